@@ -1,0 +1,35 @@
+# `make demo` and `make test` do all the set-up: both make .venv when it is missing or older than the files that
+# say what belongs into it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := demo-output
+
+.PHONY: demo test lint format benchmark clean
+
+demo: .venv/installed
+	$(BIN)/captioner describe data/examples
+	$(BIN)/captioner inspect data/examples --out $(DEMO)
+	@echo "Open the pictures in $(DEMO)/ to see the regions and the evidence over each photograph."
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The stamp is written last, so an interrupted installation is taken up again.
+.venv/installed: setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "captioner needs Python 3.10 or newer; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	touch $@
+
+clean:
+	rm -rf .venv $(DEMO) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
