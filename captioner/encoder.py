@@ -1,0 +1,110 @@
+"""Images to regions: a convolutional feature map unrolled into L vectors of D dimensions."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from captioner.backbones import load_backbone
+from captioner.config import EncoderConfig
+from captioner.images import Preprocessing
+
+
+class Encoder(nn.Module):
+    """A frozen backbone that turns images (B, 3, S, S) uint8, 0..255, into regions (B, L, D), row by row.
+
+    It carries what belongs to its weights: `preprocessing`, `grid` (rows, columns) with L = rows * columns,
+    `dimensions` D, `layer`, and the `classifier` of its mean region where the trunk is whole.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        trunk: nn.Module,
+        stride: int,
+        preprocessing: Preprocessing,
+        classifier: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.layer = f"stride{stride}"
+        self.preprocessing = preprocessing
+        self.trunk = trunk
+        self.classifier = classifier
+        self.register_buffer("mean", 255 * torch.tensor(preprocessing.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", 255 * torch.tensor(preprocessing.std).view(3, 1, 1), persistent=False)
+        if preprocessing.size < stride:
+            raise ValueError(f"size is {preprocessing.size}; {name} at {self.layer} needs at least {stride} pixels")
+        probe = torch.empty(1, 3, preprocessing.size, preprocessing.size, device="meta")  # shapes without arithmetic
+        features = copy.deepcopy(trunk).eval().to("meta")(probe)  # (1, D, rows, columns)
+        self.dimensions = int(features.shape[1])
+        self.grid = (int(features.shape[2]), int(features.shape[3]))
+        self.frozen = True
+        self.freeze()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return regions (B, L, D) of images (B, 3, S, S) uint8."""
+        features: Tensor = self.trunk((images.float() - self.mean) / self.std)  # (B, D, rows, columns)
+        return features.flatten(2).transpose(1, 2)  # (B, L, D)
+
+    def classify(self, regions: Tensor) -> Tensor:
+        """Return ImageNet logits (B, L, 1000) of every region; their mean over L is the image's classification."""
+        if self.classifier is None:
+            raise ValueError(f"{self.name} at {self.layer} has no classifier; EfficientNet-Lite at stride32 has one")
+        logits: Tensor = self.classifier(regions)
+        return logits
+
+    def freeze(self) -> None:
+        """Take all weights out of training; dropout and batch statistics stay off even under `train()`."""
+        self.frozen = True
+        self.requires_grad_(False)
+        self.eval()
+
+    def unfreeze(self) -> None:
+        """Make the trunk's weights trainable."""
+        self.frozen = False
+        self.trunk.requires_grad_(True)
+
+    def train(self, mode: bool = True) -> Encoder:
+        """Set training mode, unless frozen."""
+        super().train(mode and not self.frozen)
+        return self
+
+    def fingerprint(self) -> str:
+        """Return a hash of the trunk's weights: equal for equal weights, whatever machine or device holds them."""
+        digest = hashlib.sha256()
+        for key, value in sorted(self.trunk.state_dict().items()):
+            digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+            digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides what regions come out of an image, in plain values for JSON."""
+        return {
+            "encoder": self.name,
+            "layer": self.layer,
+            "weights": self.fingerprint(),
+            "grid": list(self.grid),
+            "dimensions": self.dimensions,
+            "preprocessing": self.preprocessing.to_dict(),
+        }
+
+
+def load_encoder(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
+    """Return the encoder of `config` (by default the default one), frozen; `progress` shows downloads on stderr."""
+    config = config or EncoderConfig()
+    backbone = load_backbone(config.name, config.stride, config.weights, progress=progress)
+    preprocessing = replace(
+        backbone.preprocessing,
+        size=config.size or backbone.preprocessing.size,
+        fit=config.fit or backbone.preprocessing.fit,
+    )
+    return Encoder(config.name, backbone.trunk, backbone.stride, preprocessing, backbone.classifier)

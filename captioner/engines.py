@@ -1,0 +1,95 @@
+"""Ways to run a frozen encoder: torch on any device, or ONNX Runtime, about twice as fast on a CPU.
+
+An engine is a function from `pixels` (B, S, S, 3) uint8 to regions (B, L, D) float32, safe to call from many threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from captioner.encoder import Encoder
+
+ENGINES = ("auto", "onnx", "torch")
+# Small enough that the activations of a part stay in a core's cache.
+PART = 4  # images
+
+Pixels = NDArray[np.uint8]
+Regions = NDArray[np.float32]
+Engine = Callable[[Pixels], Regions]
+
+
+def make_engine(encoder: Encoder, engine: str = "auto", *, device: str = "cpu", threads: int | None = None) -> Engine:
+    """Return the engine asked for; "auto" is ONNX Runtime on a CPU where it can run the network, else torch.
+
+    `threads` bounds the cores that ONNX Runtime uses; by default all that this process may use.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}; choose from {', '.join(ENGINES)}")
+    if engine == "torch" or (engine == "auto" and device != "cpu"):
+        return TorchEngine(encoder, device)
+    try:
+        return OnnxEngine(encoder, threads)
+    except (ImportError, ValueError) as error:
+        if engine == "onnx":
+            raise ValueError(f"ONNX Runtime cannot run {encoder.name}: {error}; use engine 'torch'") from None
+        return TorchEngine(encoder, device)
+
+
+class TorchEngine:
+    """The encoder itself, channels last, without gradients."""
+
+    name = "torch"
+
+    def __init__(self, encoder: Encoder, device: str) -> None:
+        self.device = device
+        self.encoder = encoder.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __call__(self, pixels: Pixels) -> Regions:
+        """Return regions (B, L, D)."""
+        # (B, S, S, 3) seen as (B, 3, S, S) is channels last as it lies.
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).to(self.device)
+        with torch.inference_mode():
+            regions: Regions = self.encoder(images).float().cpu().contiguous().numpy()
+        return regions
+
+
+class OnnxEngine:
+    """The encoder as an ONNX graph; parts of a batch run side by side, one core each.
+
+    One core a part beats all cores on each layer: nobody waits for a neighbour at the end of every layer.
+    """
+
+    name = "onnx"
+
+    def __init__(self, encoder: Encoder, threads: int | None = None) -> None:
+        import onnxruntime
+
+        from captioner.onnx_graph import build_graph
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(build_graph(encoder), options, providers=["CPUExecutionProvider"])
+        self.threads = threads or available_cores()
+        self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
+
+    def __call__(self, pixels: Pixels) -> Regions:
+        """Return regions (B, L, D), the same for an image whatever batch it is in."""
+        size = min(PART, -(-len(pixels) // self.threads))
+        parts = [pixels[start : start + size] for start in range(0, len(pixels), size)]
+        return np.concatenate(list(self.pool.map(self._run, parts)))
+
+    def _run(self, pixels: Pixels) -> Regions:
+        (regions,) = self.session.run(["regions"], {"pixels": np.ascontiguousarray(pixels)})
+        return regions  # type: ignore[no-any-return]
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
