@@ -102,7 +102,7 @@ def _add_features(commands: Any) -> None:
     parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")
     parser.add_argument("--out", type=Path, help="folder of the caches (default: features/NAME-OF-DATA)")
     parser.add_argument("--engine", choices=ENGINES, default="auto", help="what runs the encoder")
-    parser.add_argument("--device", default="cpu", help="where torch runs it, such as cpu or cuda")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("--workers", type=_positive, metavar="N", help="decoding threads (default: one a core)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 

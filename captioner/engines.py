@@ -24,13 +24,14 @@ Regions = NDArray[np.float32]
 Engine = Callable[[Pixels], Regions]
 
 
-def make_engine(encoder: Encoder, engine: str = "auto", *, device: str = "cpu", threads: int | None = None) -> Engine:
+def make_engine(encoder: Encoder, engine: str = "auto", *, device: str = "auto", threads: int | None = None) -> Engine:
     """Return the engine asked for; "auto" is ONNX Runtime on a CPU where it can run the network, else torch.
 
-    `threads` bounds the cores that ONNX Runtime uses; by default all that this process may use.
+    `device` is that of `choose_device`. `threads` bounds the cores that ONNX Runtime uses, by default all there are.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; choose from {', '.join(ENGINES)}")
+    device = choose_device(device)
     if engine == "torch" or (engine == "auto" and device != "cpu"):
         return TorchEngine(encoder, device)
     try:
@@ -88,6 +89,21 @@ class OnnxEngine:
     def _run(self, pixels: Pixels) -> Regions:
         (regions,) = self.session.run(["regions"], {"pixels": np.ascontiguousarray(pixels)})
         return regions  # type: ignore[no-any-return]
+
+
+def choose_device(name: str = "auto") -> str:
+    """Return a device that torch can use here; "auto" is the fastest kind there is."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return next(kind for kind, usable in available.items() if usable)
+    if not available.get(name.split(":")[0], False):
+        choices = ", ".join(["auto", *(kind for kind, usable in available.items() if usable)])
+        raise ValueError(f"device is {name!r}; choose from {choices}")
+    return name
 
 
 def available_cores() -> int:

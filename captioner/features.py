@@ -123,7 +123,7 @@ def fill_cache(
     *,
     flip: bool = False,
     engine: str = "auto",
-    device: str = "cpu",
+    device: str = "auto",
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> tuple[Path, FillReport]:

@@ -189,8 +189,9 @@ def _measure_bmp(data: bytes) -> tuple[int, int]:
 def _measure_tiff(data: bytes) -> tuple[int, int]:
     order, big = "<" if data.startswith(b"I") else ">", b"+" in data[2:4]
     (directory,) = struct.unpack_from(f"{order}Q", data, 8) if big else struct.unpack_from(f"{order}I", data, 4)
-    if directory >= len(data):
-        raise Damaged("truncated: it ends before its directory")
+    (entries,) = struct.unpack_from(f"{order}Q" if big else f"{order}H", data, min(directory, len(data)))
+    if directory + entries * (20 if big else 12) > len(data):
+        raise Damaged("truncated: it ends inside its directory")
     try:
         tags = TiffImagePlugin.TiffImageFile(io.BytesIO(data)).tag_v2
     except Exception as error:  # any exception at all comes out of a damaged directory

@@ -1,0 +1,85 @@
+"""Rate and memory of filling a region cache, against the encoder alone on images that are decoded already.
+
+    python experiments/benchmarks/features.py PATH/TO/FLICKR8K
+
+Rounds of both in turn give the ratio; memory is the peak of a fresh process that fills a cache of so many images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from captioner.config import EncoderConfig
+from captioner.datasets import load_dataset
+from captioner.encoder import load_encoder
+from captioner.engines import make_engine
+from captioner.features import BATCH, fill_cache
+
+
+def main() -> None:
+    """Print the two rates, their ratio, and peak memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--encoder", default=EncoderConfig.name)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--images", type=int, default=512, help="for the rates")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=int, nargs="*", default=[1000, 8000], help="numbers of images")
+    parser.add_argument("--only-fill", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only_fill:
+        measure_memory(options)
+    else:
+        measure_rates(options)
+        for count in options.memory:
+            arguments = [str(options.data), "--encoder", options.encoder, "--only-fill", str(count)]
+            arguments += ["--size", str(options.size)] if options.size else []
+            subprocess.run([sys.executable, __file__, *arguments], check=True)
+
+
+def measure_rates(options: argparse.Namespace) -> None:
+    """Print images per second of the encoder alone and of filling a cache, in turn."""
+    encoder = load_encoder(EncoderConfig(options.encoder, size=options.size))
+    images = load_dataset(options.data).images[: options.images]
+    pixels = np.stack([encoder.preprocessing.read(image.path).pixels for image in images])
+    engine = make_engine(encoder)
+    engine(pixels[:BATCH])
+    alone, filling = [], []
+    for _ in range(options.rounds):
+        started = time.perf_counter()
+        for start in range(0, len(pixels), BATCH):
+            engine(pixels[start : start + BATCH])
+        alone.append(len(images) / (time.perf_counter() - started))
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            fill_cache(images, Path(folder), encoder)
+            filling.append(len(images) / (time.perf_counter() - started))
+    ratios = [fill / encode for fill, encode in zip(filling, alone, strict=True)]
+    print(f"{options.encoder} at {encoder.preprocessing.size} pixels, {len(images)} images, {options.rounds} rounds")
+    print(f"encoder alone   {statistics.median(alone):8.1f} images/s")
+    print(f"filling a cache {statistics.median(filling):8.1f} images/s")
+    print(f"ratio           {statistics.median(ratios):8.1%} (from {min(ratios):.1%} to {max(ratios):.1%})", flush=True)
+
+
+def measure_memory(options: argparse.Namespace) -> None:
+    """Fill one cache in this process and print its peak memory."""
+    encoder = load_encoder(EncoderConfig(options.encoder, size=options.size))
+    images = load_dataset(options.data).images[: options.only_fill]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as folder:
+        fill_cache(images, Path(folder), encoder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{len(images):,} images: peak {peak / 1024:.0f} MB, of which {before / 1024:.0f} MB before the first image")
+
+
+if __name__ == "__main__":
+    main()

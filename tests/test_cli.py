@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLES, write_photo_folder
+from PIL import Image
+
+from captioner import __version__
+from captioner.cli import main
+
+COMMANDS = ["describe", "features", "inspect", "encoders"]
+LITE0 = ["--encoder", "efficientnet-lite0", "--size", "64"]
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_lists_every_option_with_its_default(command: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"] if command else ["--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "usage: captioner" in text
+    assert "None" not in text
+    if command is None:
+        assert all(name in text for name in COMMANDS)
+    if command == "features":
+        assert "(default: efficientnet-lite2)" in text
+        assert text.count("(default:") >= 10
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"captioner {__version__}\n"
+
+
+def test_describe_prints_a_report_json_and_a_histogram(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", str(EXAMPLES)]) == 0
+    assert "captions            14" in capsys.readouterr().out
+    picture = tmp_path / "lengths.png"
+    assert main(["describe", str(EXAMPLES), "--json", "--min-count", "2", "--histogram", str(picture)]) == 0
+    captured = capsys.readouterr()
+    facts = json.loads(captured.out)
+    assert (facts["images"], facts["captions"], facts["minimum_count"]) == (7, 14, 2)
+    assert captured.err == f"wrote {picture}\n"
+    assert Image.open(picture).format == "PNG"
+
+
+def test_features_fills_both_caches_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = write_photo_folder(tmp_path / "photos", 5)
+    command = ["features", str(photos), *LITE0, "--flips", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert first.out.count("5 encoded") == 2
+    assert first.err == ""  # no bar where there is no terminal
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("nothing to encode, 5 there already, 0 refused") == 2
+
+
+def test_features_goes_beside_the_caller_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_photo_folder(tmp_path / "photos", 2)
+    monkeypatch.chdir(tmp_path)
+    assert main(["features", str(photos), *LITE0, "--split", "train"]) == 0
+    assert len(list((tmp_path / "features" / "photos").iterdir())) == 1
+
+
+def test_a_bad_image_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = write_photo_folder(tmp_path / "photos", 3)
+    bad = photos / "0001.jpg"
+    bad.write_bytes(bad.read_bytes()[:-40])
+    assert main(["features", str(photos), *LITE0, "--out", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"captioner: {bad}: truncated: it ends before its end-of-image marker\n"
+    assert "2 encoded" in captured.out
+    assert main(["inspect", str(photos), *LITE0]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"captioner: {bad}: truncated: it ends before its end-of-image marker\n"
+    assert len(captured.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe", "nowhere"], "nowhere is not there"),
+        (["describe", str(EXAMPLES / "cat.jpg")], "cat.jpg is not a folder"),
+        (["describe", str(EXAMPLES), "--format", "voc"], "unknown format 'voc'"),
+        (["describe", str(EXAMPLES), "--min-count", "0"], "minimum_count is 0"),
+        (["describe", str(EXAMPLES), "--histogram", "no/such/folder.png"], "no/such/folder.png"),
+        (["features", str(EXAMPLES), "--encoder", "resnet5"], "did you mean resnet50"),
+        (["features", str(EXAMPLES), "--split", "train"], "no split 'train', only test"),
+        (["features", str(EXAMPLES), "--layer", "top"], "encoder layer is 'top'"),
+        (
+            ["features", str(EXAMPLES), "--engine", "torch", "--device", "abacus"],
+            "device is 'abacus'; choose from auto, cpu",
+        ),
+        (["inspect", "nowhere.jpg"], "nowhere.jpg: no such file or directory"),
+        (["inspect", str(EXAMPLES), "--encoder", "resnet18", "--weights", "random"], "has no classifier"),
+    ],
+)
+def test_failures_are_one_line_and_exit_code_1(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if arguments[0] == "features":
+        arguments = [*arguments, "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("captioner: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["paint"], ["describe"], ["features", "x", "--size", "-3"], ["inspect"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: captioner" in capsys.readouterr().err
+
+
+def test_inspect_draws_figures_with_names_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cat.jpg").write_bytes((EXAMPLES / "cat.jpg").read_bytes())
+    out = tmp_path / "figures"
+    assert main(["inspect", str(tmp_path), "--recursive", *LITE0, "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["cat.jpg-2.png", "cat.jpg.png"]
+    assert "451 x 300\t2 x 2 regions\t" in capsys.readouterr().out
+    with Image.open(out / "cat.jpg.png") as figure:
+        assert figure.width == 1200
+        assert 380 < figure.height < 460  # two panels of 451 x 300 side by side, and a title
+
+
+def test_encoders_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encoders"]) == 0
+    assert {"efficientnet-lite0", "vgg19", "resnet50", "convnext_tiny", "timm/NAME"} <= set(
+        capsys.readouterr().out.split()
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_and_can_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    photos = write_photo_folder(tmp_path / "photos", 2000)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "captioner", "features", str(photos), *LITE0, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not any(index.stat().st_size for index in out.glob("*/index.jsonl")):
+        assert time.monotonic() < deadline, "no progress"
+        assert process.poll() is None, "ended too early"
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "captioner: interrupted; what is done is kept, and the same command goes on from there\n"
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0
+    done = int(finished.stdout.split(" encoded")[0].split()[-1].replace(",", ""))
+    assert 0 < done < 2000
+
+
+def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
+    photos = write_photo_folder(tmp_path / "photos", 64)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))  # rows and columns
+    command = [sys.executable, "-m", "captioner", "features", str(photos), *LITE0, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 4096):
+            shown += block
+    except OSError:  # Linux's way to say that the other end is closed
+        pass
+    assert process.wait(timeout=60) == 0
+    assert b"regions: 100%" in shown
+    assert b"64/64" in shown
+    assert b"image/s" in shown
+
+
+def test_output_into_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m captioner encoders | head -1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.stdout == "efficientnet-lite0\n"
+    assert result.stderr == ""
