@@ -5,12 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := demo-output
 
-.PHONY: demo test lint format benchmark clean
+.PHONY: demo test lint format clean
 
 demo: .venv/installed
-	$(BIN)/captioner describe data/examples
+	$(BIN)/captioner describe data/examples --min-count 1
 	$(BIN)/captioner inspect data/examples --out $(DEMO)
-	@echo "Open the pictures in $(DEMO)/ to see the regions and the evidence over each photograph."
 
 test: .venv/installed
 	$(BIN)/python -m pytest
@@ -26,7 +25,7 @@ format: .venv/installed
 
 # The stamp is written last, so an interrupted installation is taken up again.
 .venv/installed: setup.cfg pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "captioner needs Python 3.10 or newer; try make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "captioner needs Python 3.10 or newer; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
 	touch $@

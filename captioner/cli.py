@@ -173,7 +173,7 @@ def run_inspect(options: argparse.Namespace) -> int:
             options.out.mkdir(parents=True, exist_ok=True)
             draw_inspection(open_image(path), seen).savefig(options.out / name, dpi=150)
     if options.out:
-        _say(f"figures are in {options.out}")
+        _say(f"the figures are in {options.out}/: the regions of each image, and the evidence for its class")
     return int(failed)
 
 

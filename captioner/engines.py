@@ -17,7 +17,7 @@ from captioner.encoder import Encoder
 
 ENGINES = ("auto", "onnx", "torch")
 # Small enough that the activations of a part stay in a core's cache.
-PART = 4  # images
+PART = 2  # images
 
 Pixels = NDArray[np.uint8]
 Regions = NDArray[np.float32]

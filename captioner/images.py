@@ -44,7 +44,10 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = (5, 6, 7, 8)
 Box = tuple[float, float, float, float]
+# An RGB image as it is stored, the size of the original, how many times a JPEG was reduced, and its orientation.
+_Opened = tuple[Image.Image, tuple[int, int], float, int]
 
 
 class ImageError(ValueError):
@@ -135,27 +138,34 @@ class Preprocessing:
         left, top = (width - side) / 2, (height - side) / 2
         return Geometry(width, height, (left, top, left + side, top + side), self.flip)
 
-    def apply(self, image: Image.Image, original_size: tuple[int, int] | None = None) -> Prepared:
-        """Fit an opened image; `original_size` is that of the file when it was decoded at a fraction of it."""
-        width, height = original_size or image.size
-        geometry = self.geometry(width, height)
-        scale_x, scale_y = image.width / width, image.height / height
-        left, top, right, bottom = geometry.box
-        fitted = image.resize(
-            (self.size, self.size),
-            INTERPOLATIONS[self.interpolation],
-            box=(left * scale_x, top * scale_y, min(right * scale_x, image.width), min(bottom * scale_y, image.height)),
-            reducing_gap=3.0,  # large reductions start with a fast box filter; not visible at this gap
-        )
-        if self.flip:
-            fitted = fitted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return Prepared(np.array(fitted), geometry)  # (S, S, 3), a copy because Pillow's own array is read-only
+    def apply(self, image: Image.Image) -> Prepared:
+        """Fit an opened image."""
+        geometry = self.geometry(*image.size)
+        return self._prepared(self._fitted(image, geometry.box), geometry)
 
     def read(self, source: str | os.PathLike[str] | bytes) -> Prepared:
         """Open and fit an image file; a JPEG much larger than the input is decoded at 1/2, 1/4 or 1/8 of its size."""
         # Twice the side that is needed: the final resize then hides that the decoder did part of the reduction.
-        image, size = _open(source, at_least=2 * (self.resize or self.size))
-        return self.apply(image, size)
+        image, size, reduction, orientation = _open(source, at_least=2 * (self.resize or self.size))
+        # Both fits are symmetric, so the input can be turned upright instead of the image, which is larger.
+        left, top, right, bottom = self.geometry(*size).box
+        fitted = self._fitted(image, (left / reduction, top / reduction, right / reduction, bottom / reduction))
+        upright_size = size[::-1] if orientation in _SIDEWAYS else size
+        return self._prepared(_upright(fitted, orientation), self.geometry(*upright_size))
+
+    def _fitted(self, image: Image.Image, box: Box) -> Image.Image:
+        left, top, right, bottom = box
+        return image.resize(
+            (self.size, self.size),
+            INTERPOLATIONS[self.interpolation],
+            box=(left, top, min(right, image.width), min(bottom, image.height)),
+            reducing_gap=3.0,  # large reductions start with a fast box filter; not visible at this gap
+        )
+
+    def _prepared(self, fitted: Image.Image, geometry: Geometry) -> Prepared:
+        if self.flip:
+            fitted = fitted.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return Prepared(np.array(fitted), geometry)  # (S, S, 3), a copy because Pillow's own array is read-only
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -167,10 +177,10 @@ class Preprocessing:
         names = [field.name for field in fields(cls)]
         if unknown := sorted(set(values) - set(names)):
             raise ValueError(f"unknown preprocessing setting {', '.join(unknown)}; choose from {', '.join(names)}")
-        settings: dict[str, Any] = {
+        plain: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
-        return cls(**settings)
+        return cls(**plain)
 
 
 def find_images(paths: Iterable[str | os.PathLike[str]], *, recursive: bool = False) -> Iterator[Path]:
@@ -223,7 +233,7 @@ def read_ahead(
         try:
             return preprocessing.read(path)
         except ImageError as error:
-            return error
+            return ImageError(str(error))  # the first one's traceback would keep the file's bytes alive
 
     with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
         waiting: deque[Future[Prepared | ImageError]] = deque()
@@ -241,11 +251,11 @@ def read_ahead(
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     """Open an image file, or its bytes, as upright RGB at full size; raise `ImageError` for anything unsound."""
-    return _open(source)[0]
+    image, _, _, orientation = _open(source)
+    return _upright(image, orientation)
 
 
-def _open(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the upright RGB image, both its sides reduced no further than `at_least`, and the original's size."""
+def _open(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> _Opened:
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
         data = source if isinstance(source, bytes) else _read_file(source)
@@ -254,7 +264,7 @@ def _open(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -
             raise Damaged(f"not one of {', '.join(FORMATS)}" if data else "empty file")
         if header.width * header.height > MAX_PIXELS:
             raise Damaged(
-                f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.0f} megapixels; "
+                f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
         return _decode(data, header, at_least)
@@ -281,19 +291,15 @@ def _read_file(path: str | os.PathLike[str]) -> bytes:
         raise Damaged(one_line(error)) from None
 
 
-def _decode(data: bytes, header: Header, at_least: int | None) -> tuple[Image.Image, tuple[int, int]]:
+def _decode(data: bytes, header: Header, at_least: int | None) -> _Opened:
     with open_reader(data, header) as image:
         size = image.size
-        if at_least is not None:
-            image.draft(None, (at_least, at_least))
+        draft = image.draft(None, (at_least, at_least)) if at_least else None
         image.load()
-        turn = _UPRIGHT.get(_orientation(image))
-        upright = to_rgb(image)
-    if turn is not None:
-        upright = upright.transpose(turn)
-        if turn in (_UPRIGHT[5], _UPRIGHT[6], _UPRIGHT[7], _UPRIGHT[8]):
-            size = size[1], size[0]
-    return upright, size
+        if draft is None:
+            return to_rgb(image), image.size, 1.0, _orientation(image)
+        # The last row and column of a reduced image may lie partly outside of it, as the draft's box tells.
+        return to_rgb(image), size, size[0] / draft[1][2], _orientation(image)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -301,3 +307,7 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(Tag.Orientation, 1))
     except Exception:  # a damaged EXIF block is no reason to refuse the picture
         return 1
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from awkward_images import COLOURS, tiff
 from conftest import EXAMPLES, write_photo_folder
 from PIL import Image
 
@@ -140,6 +141,14 @@ def test_inspect_draws_figures_with_names_of_their_own(tmp_path: Path, capsys: p
     with Image.open(out / "cat.jpg.png") as figure:
         assert figure.width == 1200
         assert 380 < figure.height < 460  # two panels of 451 x 300 side by side, and a title
+
+
+def test_warnings_of_pillow_are_not_passed_on(tmp_path: Path) -> None:
+    tag_beyond_the_end = tiff([COLOURS.tobytes()], {305: ("byte", [0] * 9999)}, [8] * 3, 2)[:-9000]
+    (tmp_path / "photo.tif").write_bytes(tag_beyond_the_end)
+    command = [sys.executable, "-m", "captioner", "inspect", str(tmp_path), *LITE0]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_encoders_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
