@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioner import __version__
-from captioner.config import WEIGHTS, EncoderConfig
+from captioner.config import ENGINES, WEIGHTS, EncoderConfig
 from captioner.images import FITS, ImageError, find_images, open_image, printable
 
 if TYPE_CHECKING:
     from captioner.datasets import CaptionDataset
-
-ENGINES = ("auto", "onnx", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

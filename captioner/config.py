@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from captioner.images import FITS
 
 WEIGHTS = ("imagenet", "random")
+ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
-from captioner.engines import Regions, available_cores, make_engine
+from captioner.engines import Engine, Regions, available_cores, make_engine
 from captioner.images import ImageError, Prepared, read_ahead
 
 try:
@@ -41,6 +42,7 @@ FORMAT_VERSION = 1
 BATCH = 32  # images encoded and written at a time
 HALF = np.dtype("<f2")
 HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
+_Batch = list[tuple[CaptionedImage, Prepared | ImageError]]
 Progress = Callable[[int, int], None]  # images done, images in all
 
 
@@ -150,15 +152,32 @@ def fill_cache(
                 workers=workers or available_cores(),
                 ahead=2 * BATCH,
             )
-            for start in range(0, len(pending), BATCH):
-                batch = list(zip(pending[start : start + BATCH], islice(prepared, BATCH), strict=True))
+            done = found
+            for batch, regions in _encode_ahead(pending, prepared, encode):
+                good = [image for image, result in batch if isinstance(result, Prepared)]
                 refused += [str(result) for _, result in batch if isinstance(result, ImageError)]
-                good = [(image, result) for image, result in batch if isinstance(result, Prepared)]
-                if good:
-                    regions = encode(np.stack([result.pixels for _, result in good]))  # (B, L, D)
-                    writer.append([image for image, _ in good], regions)
-                progress(found + start + len(batch), len(unique))
+                if regions is not None:
+                    writer.append(good, regions)
+                done += len(batch)
+                progress(done, len(unique))
     return folder, FillReport(len(pending) - len(refused), found, tuple(refused))
+
+
+def _encode_ahead(
+    images: Sequence[CaptionedImage], prepared: Iterator[Prepared | ImageError], encode: Engine
+) -> Iterator[tuple[_Batch, Regions | None]]:
+    """Yield batches of images as they were read, with the regions of the good ones, while the next one is encoded."""
+    with ThreadPoolExecutor(2, thread_name_prefix="encode") as pool:
+        waiting: deque[tuple[_Batch, Future[Regions] | None]] = deque()
+        for start in range(0, len(images), BATCH):
+            batch = list(zip(images[start : start + BATCH], islice(prepared, BATCH), strict=True))
+            pixels = [result.pixels for _, result in batch if isinstance(result, Prepared)]
+            waiting.append((batch, pool.submit(encode, pixels) if pixels else None))
+            if len(waiting) > 1:
+                first, future = waiting.popleft()
+                yield first, future.result() if future else None
+        for first, future in waiting:
+            yield first, future.result() if future else None
 
 
 class _Writer:

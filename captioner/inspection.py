@@ -43,7 +43,7 @@ def inspect_images(paths: Iterable[str | os.PathLike[str]], encoder: Encoder) ->
         if not isinstance(prepared, Prepared):
             yield prepared
             continue
-        regions = torch.from_numpy(engine(prepared.pixels[None]))  # (1, L, D)
+        regions = torch.from_numpy(engine([prepared.pixels]))  # (1, L, D)
         with torch.inference_mode():
             logits = encoder.classify(regions)[0]  # (L, 1000)
         # The classifier is linear in the mean region, so its logit is the mean of the regions' own.

@@ -91,6 +91,14 @@ def test_engine_agrees_with_the_module(lite0: Encoder) -> None:
     np.testing.assert_allclose(make_engine(lite0)(pixels), lite0(images).numpy(), atol=1e-3)
 
 
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_half_precision_is_the_rounded_single(lite0: Encoder, engine: str) -> None:
+    pixels = some_pixels(64, 3)
+    halves = make_engine(lite0, engine, half=True)(pixels)
+    assert halves.dtype == np.float16
+    np.testing.assert_array_equal(halves, make_engine(lite0, engine)(pixels).astype(np.float16))
+
+
 def test_graph_is_a_valid_model(lite0: Encoder, tmp_path: Path) -> None:
     import onnx
 

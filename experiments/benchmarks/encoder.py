@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from captioner.config import EncoderConfig
 from captioner.encoder import Encoder, load_encoder
 from captioner.engines import available_cores, make_engine
 
-Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+Run = Callable[[NDArray[np.uint8]], NDArray[Any]]
 
 
 def torch_run(encoder: Encoder, memory_format: torch.memory_format, compiled: bool = False) -> Run:
@@ -29,10 +30,10 @@ def torch_run(encoder: Encoder, memory_format: torch.memory_format, compiled: bo
     encoder = encoder.to(memory_format=memory_format)
     forward = torch.compile(encoder) if compiled else encoder
 
-    def run(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def run(pixels: NDArray[np.uint8]) -> NDArray[Any]:
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
         with torch.no_grad():
-            regions: NDArray[np.float32] = forward(images).numpy()
+            regions: NDArray[Any] = forward(images).numpy()
         return regions
 
     return run
@@ -48,10 +49,10 @@ def openvino_run(encoder: Encoder, batch: int) -> Run:
         model = openvino.convert_model(encoder, example_input=example, input=[part, 3, size, size])
     compiled = openvino.Core().compile_model(model, "CPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
     queue = openvino.AsyncInferQueue(compiled)
-    results: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (batch // part)
+    results: list[NDArray[Any]] = [np.empty(0, np.float32)] * (batch // part)
     queue.set_callback(lambda request, index: results.__setitem__(index, request.get_output_tensor(0).data.copy()))
 
-    def run(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def run(pixels: NDArray[np.uint8]) -> NDArray[Any]:
         images = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
         for index in range(batch // part):
             queue.start_async({0: images[index * part : (index + 1) * part]}, index)
@@ -80,7 +81,8 @@ def main() -> None:
     }
     if find_spec("openvino"):
         runs["OpenVINO"] = openvino_run(load(), options.batch)
-    runs["captioner, engine onnx"] = make_engine(load(), "onnx")
+    engine = make_engine(load(), "onnx")
+    runs["captioner, engine onnx"] = lambda pixels: engine(list(pixels))
 
     shape = (options.batch, options.size, options.size, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)

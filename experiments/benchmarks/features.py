@@ -8,7 +8,6 @@ Rounds of both in turn give the ratio; memory is the peak of a fresh process tha
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -16,13 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from captioner.config import EncoderConfig
 from captioner.datasets import load_dataset
 from captioner.encoder import load_encoder
 from captioner.engines import make_engine
-from captioner.features import BATCH, fill_cache
+from captioner.features import fill_cache
 
 
 def main() -> None:
@@ -31,8 +28,8 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--encoder", default=EncoderConfig.name)
     parser.add_argument("--size", type=int)
-    parser.add_argument("--images", type=int, default=512, help="for the rates")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=int, default=2000, help="for the rates")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=int, nargs="*", default=[1000, 8000], help="numbers of images")
     parser.add_argument("--only-fill", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -50,14 +47,13 @@ def measure_rates(options: argparse.Namespace) -> None:
     """Print images per second of the encoder alone and of filling a cache, in turn."""
     encoder = load_encoder(EncoderConfig(options.encoder, size=options.size))
     images = load_dataset(options.data).images[: options.images]
-    pixels = np.stack([encoder.preprocessing.read(image.path).pixels for image in images])
-    engine = make_engine(encoder)
-    engine(pixels[:BATCH])
+    pixels = [encoder.preprocessing.read(image.path).pixels for image in images]
+    engine = make_engine(encoder, half=True)
+    engine(pixels[:32])
     alone, filling = [], []
     for _ in range(options.rounds):
         started = time.perf_counter()
-        for start in range(0, len(pixels), BATCH):
-            engine(pixels[start : start + BATCH])
+        engine(pixels)
         alone.append(len(images) / (time.perf_counter() - started))
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
@@ -74,11 +70,16 @@ def measure_memory(options: argparse.Namespace) -> None:
     """Fill one cache in this process and print its peak memory."""
     encoder = load_encoder(EncoderConfig(options.encoder, size=options.size))
     images = load_dataset(options.data).images[: options.only_fill]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     with tempfile.TemporaryDirectory() as folder:
         fill_cache(images, Path(folder), encoder)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{len(images):,} images: peak {peak / 1024:.0f} MB, of which {before / 1024:.0f} MB before the first image")
+    print(f"{len(images):,} images: peak {peak_memory():,.0f} MB, of which {before:,.0f} MB before the first image")
+
+
+def peak_memory() -> float:
+    """Return the peak resident memory of this process in MB, on Linux; unlike rusage it starts anew with a program."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1000
 
 
 if __name__ == "__main__":
