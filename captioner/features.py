@@ -1,19 +1,7 @@
-"""A cache of regions on disk: half precision, memory-mapped, safe to interrupt at any moment.
-
-A cache is one folder, named after all that decides its contents, so that another encoder, layer, size or set of weights
-never reads it:
-
-    cache.json    what the regions are of: encoder, weights, layer, preprocessing, shape
-    regions.f16   rows of (L, D) little-endian half-precision numbers
-    index.jsonl   one line a row, written after it: file name, row, and a stamp of the image file
-
-Rows without an index line do not exist. A run that was killed leaves at most some of those, and half a line of index;
-the next run cuts both off and goes on.
-"""
+"""Filling the region cache: decode, encode and write side by side, safe to interrupt at any moment."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,42 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.engines import Engine, Regions, available_cores, make_engine
-from captioner.images import ImageError, Prepared, read_ahead
+from captioner.images import ImageError, Prepared, printable, read_ahead
+from captioner.region_cache import HALF, Record, Stamp, cache_folder, cache_identity, digest, read_index, read_stamp
 
 try:
     import fcntl
 except ImportError:  # Windows: two runs on one cache are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
-FORMAT_VERSION = 1
 BATCH = 32  # images encoded and written at a time
-HALF = np.dtype("<f2")
 HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
 _Batch = list[tuple[CaptionedImage, Prepared | ImageError]]
 Progress = Callable[[int, int], None]  # images done, images in all
-
-
-@dataclass(frozen=True)
-class Record:
-    """Where the regions of an image are, and a stamp of the file they were computed from."""
-
-    file_name: str
-    row: int
-    size: int
-    modified: int  # nanoseconds
-    digest: str
-
-    def is_of(self, path: Path) -> bool:
-        """Tell whether the file still is what was encoded, by its contents where only its time is another."""
-        status = path.stat()
-        if status.st_size != self.size:
-            return False
-        return status.st_mtime_ns == self.modified or digest(path) == self.digest
 
 
 @dataclass(frozen=True)
@@ -71,52 +39,6 @@ class FillReport:
     encoded: int
     skipped: int
     refused: tuple[str, ...]
-
-
-class RegionCache:
-    """The regions of many images, read from disk as they are asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        """Open the cache in `folder` as it stands; rows that are added later are not seen."""
-        self.folder = folder
-        self.identity = read_identity(folder)
-        rows, columns = self.identity["grid"]
-        self.shape = (rows * columns, self.identity["dimensions"])  # (L, D)
-        self.records = read_index(folder)
-        length = 1 + max((record.row for record in self.records.values()), default=-1)
-        self.rows: NDArray[np.float16] = (
-            np.memmap(folder / "regions.f16", HALF, "r", shape=(length, *self.shape))
-            if length
-            else np.empty((0, *self.shape), HALF)
-        )
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __contains__(self, file_name: str) -> bool:
-        return file_name in self.records
-
-    def regions(self, file_names: Sequence[str]) -> NDArray[np.float16]:
-        """Return the regions (B, L, D) of the named images."""
-        missing = [name for name in file_names if name not in self.records]
-        if missing:
-            raise ValueError(f"{self.folder} has no regions of {missing[0]} and {len(missing) - 1} others")
-        return self.rows[[self.records[name].row for name in file_names]]
-
-
-def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
-    """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    preprocessing = identity["preprocessing"]
-    parts = [identity["encoder"].replace("/", "_"), identity["layer"], f"{preprocessing['size']}{preprocessing['fit']}"]
-    return root / "-".join([*parts, *(["flipped"] if preprocessing["flip"] else []), key])
-
-
-def cache_identity(encoder: Encoder, *, flip: bool = False) -> dict[str, Any]:
-    """Return all that decides the contents of a cache of `encoder`'s regions."""
-    identity = encoder.identity()
-    identity["preprocessing"]["flip"] = flip
-    return {"format": FORMAT_VERSION, **identity}
 
 
 def fill_cache(
@@ -139,7 +61,7 @@ def fill_cache(
     folder = cache_folder(root, identity)
     unique = list({image.file_name: image for image in images}.values())
     with _Writer(folder, identity) as writer:
-        pending = [image for image in unique if not writer.holds(image)]
+        pending = writer.find_pending(unique)
         found = len(unique) - len(pending)
         progress(found, len(unique))
         refused: list[str] = []
@@ -160,6 +82,7 @@ def fill_cache(
                     writer.append(good, regions)
                 done += len(batch)
                 progress(done, len(unique))
+    refused += writer.refused
     return folder, FillReport(len(pending) - len(refused), found, tuple(refused))
 
 
@@ -185,15 +108,21 @@ class _Writer:
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
+        self.row_bytes = identity["grid"][0] * identity["grid"][1] * identity["dimensions"] * HALF.itemsize
+        self.stamps: dict[str, Stamp] = {}
+        self.refused: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = _lock(folder)
-        if not (folder / "cache.json").exists():
-            _write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
-        self.row_bytes = identity["grid"][0] * identity["grid"][1] * identity["dimensions"] * HALF.itemsize
-        self.records = read_index(folder)
-        self._cut_torn_ends()
-        self.rows = (folder / "regions.f16").open("ab")
-        self.index = (folder / "index.jsonl").open("ab")
+        try:
+            if not (folder / "cache.json").exists():
+                _write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
+            self.records = read_index(folder)
+            self._cut_torn_ends()
+            self.rows = (folder / "regions.f16").open("ab")
+            self.index = (folder / "index.jsonl").open("ab")
+        except BaseException:
+            os.close(self.lock)
+            raise
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="write")
         self.writing: Future[None] | None = None
 
@@ -208,9 +137,16 @@ class _Writer:
         if self.writing is not None:
             self.writing.result()
 
-    def holds(self, image: CaptionedImage) -> bool:
-        record = self.records.get(image.file_name)
-        return record is not None and image.path.exists() and record.is_of(image.path)
+    def find_pending(self, images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
+        """Return the images whose regions are not there, and remember how each file stood before it was read."""
+        pending = []
+        for image in images:
+            record, stamp = self.records.get(image.file_name), read_stamp(image.path)
+            if record is None or not record.is_of(image.path, stamp):
+                pending.append(image)
+                if stamp is not None:
+                    self.stamps[image.file_name] = stamp
+        return pending
 
     def reserve(self, count: int) -> None:
         """Raise when the disk has no room for `count` more rows."""
@@ -226,15 +162,19 @@ class _Writer:
         self.writing = self.pool.submit(self._write, list(images), regions)
 
     def _write(self, images: list[CaptionedImage], regions: Regions) -> None:
-        halves = np.ascontiguousarray(regions, HALF)
+        digests = [digest(image.path) if image.path.exists() else "" for image in images]
+        # A file that changed after the run began may have been read before or after that; its regions are not kept.
+        steady = [read_stamp(image.path) == self.stamps.get(image.file_name) for image in images]
+        for image, same in zip(images, steady, strict=True):
+            if not same:
+                self.refused.append(f"{printable(str(image.path))}: changed while it was being read; run again")
+        halves = np.ascontiguousarray(regions[steady] if not all(steady) else regions, HALF)
         if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
-        lines = []
-        for offset, image in enumerate(images):
-            status = image.path.stat()
-            record = Record(image.file_name, row + offset, status.st_size, status.st_mtime_ns, digest(image.path))
-            lines.append(json.dumps(vars(record)) + "\n")
+        kept = [(image.file_name, own) for image, own, same in zip(images, digests, steady, strict=True) if same]
+        records = [Record(name, row + offset, *self.stamps[name], own) for offset, (name, own) in enumerate(kept)]
+        lines = [json.dumps(vars(record)) + "\n" for record in records]
         # The index may name a row only once the row is on disk.
         for file, data in ((self.rows, halves.data), (self.index, "".join(lines).encode())):
             file.write(data)
@@ -249,43 +189,6 @@ class _Writer:
             file.truncate(file.read().rfind(b"\n") + 1)
         length = 1 + max((record.row for record in self.records.values()), default=-1)
         os.truncate(rows, length * self.row_bytes)
-
-
-def read_identity(folder: Path) -> dict[str, Any]:
-    """Return what the cache in `folder` is of; raise ValueError when there is none or it cannot be read."""
-    path = folder / "cache.json"
-    try:
-        identity: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{folder} is no region cache: it has no cache.json") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if identity.get("format") != FORMAT_VERSION:
-        raise ValueError(f"{path} has format {identity.get('format')}; this version reads {FORMAT_VERSION}")
-    return identity
-
-
-def read_index(folder: Path) -> dict[str, Record]:
-    """Return the records by file name, the newest of each; half a line at the end is left out."""
-    path = folder / "index.jsonl"
-    records: dict[str, Record] = {}
-    if not path.exists():
-        return records
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                record = Record(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"{path}:{number} is damaged ({error}); remove {folder} to start it anew") from None
-            records[record.file_name] = record
-    return records
-
-
-def digest(path: Path) -> str:
-    """Return a short hash of a file's contents."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
 def _lock(folder: Path) -> int:

@@ -14,7 +14,8 @@ from captioner.config import EncoderConfig
 from captioner.datasets import CaptionDataset, CaptionedImage
 from captioner.encoder import Encoder, load_encoder
 from captioner.engines import make_engine
-from captioner.features import BATCH, RegionCache, cache_folder, cache_identity, fill_cache
+from captioner.features import BATCH, fill_cache
+from captioner.region_cache import RegionCache, cache_folder, cache_identity
 
 
 def names(images: tuple[CaptionedImage, ...]) -> list[str]:
@@ -110,7 +111,7 @@ def test_a_bad_image_is_left_out_and_named(photos: CaptionDataset, lite0: Encode
     assert [reason.split(": ")[0] for reason in report.refused] == [str(bad.path), str(missing.path)]
     cache = RegionCache(folder)
     assert bad.file_name not in cache
-    with pytest.raises(ValueError, match=r"no regions of 0005\.jpg and 1 others"):
+    with pytest.raises(ValueError, match=r"no regions of 0005\.jpg and 1 more"):
         cache.regions(["0004.jpg", "0005.jpg", "0006.jpg"])
     rest = photos.images[:5] + photos.images[7:]
     np.testing.assert_array_equal(cache.regions(names(rest)), expected_regions(rest, lite0).astype(np.float16))
@@ -155,6 +156,35 @@ def test_an_interruption_keeps_what_is_done(photos: CaptionDataset, lite0: Encod
     np.testing.assert_array_equal(
         RegionCache(folder).regions(names(photos.images)), expected_regions(photos.images, lite0).astype(np.float16)
     )
+
+
+def test_an_image_that_changes_meanwhile_is_not_kept(photos: CaptionDataset, lite0: Encoder, tmp_path: Path) -> None:
+    changed, gone = photos.images[0], photos.images[39]
+
+    def meddle(done: int, total: int) -> None:
+        if done == 0:  # after the run has looked at the files, before it reads them
+            Image.new("RGB", (48, 40), "red").save(changed.path)
+            os.utime(changed.path, ns=(1, 1))
+
+    folder, report = fill_cache(photos.images, tmp_path / "cache", lite0, progress=meddle)
+    assert report.refused == (f"{changed.path}: changed while it was being read; run again",)
+    assert report.encoded == len(RegionCache(folder)) == 39
+    assert changed.file_name not in RegionCache(folder)
+    _, report = fill_cache(photos.images, tmp_path / "cache", lite0)
+    assert (report.encoded, report.skipped) == (1, 39)
+    regions = RegionCache(folder).regions(names(photos.images))
+    np.testing.assert_array_equal(regions, expected_regions(photos.images, lite0).astype(np.float16))
+    gone.path.unlink()
+    _, report = fill_cache(photos.images, tmp_path / "cache", lite0)
+    assert report.refused == (f"{gone.path}: no such file or directory",)
+
+
+def test_a_damaged_index_leaves_the_cache_free(photos: CaptionDataset, lite0: Encoder, tmp_path: Path) -> None:
+    folder, _ = fill_cache(photos.images[:2], tmp_path / "cache", lite0)
+    (folder / "index.jsonl").write_text("nonsense\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"index\.jsonl:1 is damaged"):
+            fill_cache(photos.images, tmp_path / "cache", lite0)
 
 
 def test_a_full_disk_is_said_before_work_starts(

@@ -15,7 +15,7 @@ LAYERS = [
     ["image_formats", "images", "config", "vocabulary", "metrics"],
     ["annotations", "readers", "datasets", "describe"],
     ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines"],
-    ["features", "inspection"],
+    ["region_cache", "features", "inspection"],
     ["cli", "__main__"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]

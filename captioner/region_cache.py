@@ -1,0 +1,141 @@
+"""The region cache as it lies on disk, and reading from it.
+
+A cache is one folder, named after all that decides its contents, so that another encoder, layer, size or set of weights
+never reads it:
+
+    cache.json    what the regions are of: encoder, weights, layer, preprocessing, shape
+    regions.f16   rows of (L, D) little-endian half-precision numbers
+    index.jsonl   one line a row, written after it: file name, row, and which file it was computed from
+
+Rows without an index line do not exist. A run that was killed leaves at most some of those, and half a line of index;
+the next run cuts both off and goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captioner.encoder import Encoder
+
+FORMAT_VERSION = 1
+HALF = np.dtype("<f2")
+Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the regions of an image are, and which file they were computed from."""
+
+    file_name: str
+    row: int
+    size: int
+    modified: int
+    digest: str
+
+    def is_of(self, path: Path, stamp: Stamp | None) -> bool:
+        """Tell whether the file still is what was encoded, by its contents where only its time is another."""
+        if stamp is None or stamp[0] != self.size:
+            return False
+        return stamp[1] == self.modified or digest(path) == self.digest
+
+
+class RegionCache:
+    """The regions of many images, read from disk as they are asked for."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Open the cache in `folder` as it stands; rows that are added later are not seen."""
+        self.folder = folder = Path(folder)
+        self.identity = read_identity(folder)
+        rows, columns = self.identity["grid"]
+        self.shape = (rows * columns, self.identity["dimensions"])  # (L, D)
+        self.records = read_index(folder)
+        length = 1 + max((record.row for record in self.records.values()), default=-1)
+        self.rows: NDArray[np.float16] = (
+            np.memmap(folder / "regions.f16", HALF, "r", shape=(length, *self.shape))
+            if length
+            else np.empty((0, *self.shape), HALF)
+        )
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __contains__(self, file_name: str) -> bool:
+        return file_name in self.records
+
+    def regions(self, file_names: Sequence[str]) -> NDArray[np.float16]:
+        """Return the regions (B, L, D) of the named images."""
+        missing = [name for name in file_names if name not in self.records]
+        if missing:
+            others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise ValueError(f"{self.folder} has no regions of {missing[0]}{others}")
+        return np.asarray(self.rows[[self.records[name].row for name in file_names]])
+
+
+def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
+    """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    preprocessing = identity["preprocessing"]
+    parts = [identity["encoder"].replace("/", "_"), identity["layer"], f"{preprocessing['size']}{preprocessing['fit']}"]
+    return root / "-".join([*parts, *(["flipped"] if preprocessing["flip"] else []), key])
+
+
+def cache_identity(encoder: Encoder, *, flip: bool = False) -> dict[str, Any]:
+    """Return all that decides the contents of a cache of `encoder`'s regions."""
+    identity = encoder.identity()
+    identity["preprocessing"]["flip"] = flip
+    return {"format": FORMAT_VERSION, **identity}
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """Return what the cache in `folder` is of; raise ValueError when there is none or it cannot be read."""
+    path = folder / "cache.json"
+    try:
+        identity: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is no region cache: it has no cache.json") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if identity.get("format") != FORMAT_VERSION:
+        raise ValueError(f"{path} has format {identity.get('format')}; this version reads {FORMAT_VERSION}")
+    return identity
+
+
+def read_index(folder: Path) -> dict[str, Record]:
+    """Return the records by file name, the newest of each; half a line at the end is left out."""
+    path = folder / "index.jsonl"
+    records: dict[str, Record] = {}
+    if not path.exists():
+        return records
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                record = Record(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{path}:{number} is damaged ({error}); remove {folder} to start it anew") from None
+            records[record.file_name] = record
+    return records
+
+
+def read_stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file, None when there is no such file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def digest(path: Path) -> str:
+    """Return a short hash of a file's contents."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
