@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from captioner.images import FITS
 
 WEIGHTS = ("imagenet", "random")
+MODES = ("soft", "hard", "gumbel", "local", "none")
+SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
+INFERENCES = ("expectation", "argmax")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
 
 
@@ -38,3 +41,36 @@ class EncoderConfig:
     def stride(self) -> int | None:
         """The number in `layer`."""
         return int(self.layer.removeprefix("stride")) if self.layer else None
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """How the decoder attends to regions: where the weights come from, and what the context is made of.
+
+    `width` is that of the space in which additive, concat and cosine scores compare. `expected` is the share of images
+    of a training batch whose context is the expectation instead of a sample (hard). `window` is the standard deviation
+    of the local mode's Gaussian in cells. `inference` is what hard and gumbel modes do with the weights once trained.
+    `heads` above 0 puts a self-attention layer over the regions first.
+    """
+
+    mode: str = "soft"
+    score: str = "additive"
+    width: int = 512
+    expected: float = 0.5
+    window: float = 2.0
+    inference: str = "expectation"
+    heads: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("mode", MODES), ("score", SCORES), ("inference", INFERENCES)):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"attention {name} is {value!r}; choose from {', '.join(choices)}")
+        if self.width < 1:
+            raise ValueError(f"attention width is {self.width}; it must be at least 1")
+        if not 0 <= self.expected <= 1:
+            raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
+        if self.window <= 0:
+            raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
+        if self.heads < 0:
+            raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")

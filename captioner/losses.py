@@ -1,0 +1,89 @@
+"""Losses as pure functions over tensors; each names its reduction.
+
+Captions are image-major: log-probabilities are (B, N, T, V), target ids and masks (B, N, T). A mask is True where there
+is a word to predict, the end marker included; what lies beyond it counts nowhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+REDUCTIONS = ("sum", "mean")
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, reduction: str, smoothing: float = 0.0) -> Tensor:
+    """Return the negative log likelihood of target ids (B, N, T) under logits (B, N, T, V).
+
+    `reduction` "sum" is the mean over captions of the sum over words, as in the paper; "mean" the mean over words.
+    `smoothing` (0..1) spreads that share of each target evenly over all V words.
+    """
+    _check_reduction(reduction)
+    words = F.cross_entropy(logits[mask], targets[mask], reduction="sum", label_smoothing=smoothing)
+    captions = mask.any(dim=-1).sum()  # padding captions of an image with fewer than N are empty
+    return words / (captions if reduction == "sum" else mask.sum())
+
+
+def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str) -> Tensor:
+    """Return how far each region is from being looked at once: (1 - sum over t of alpha (B, N, T, L))^2.
+
+    `reduction` "sum" adds over regions, as the paper's equation 14 does; "mean" averages over them, which makes the
+    same weight L times weaker. Both average over captions.
+    """
+    _check_reduction(reduction)
+    looks = (alpha * mask.unsqueeze(-1)).sum(dim=2)  # (B, N, L)
+    residuals = (1 - looks).square()  # (B, N, L)
+    per_caption = residuals.sum(dim=-1) if reduction == "sum" else residuals.mean(dim=-1)  # (B, N)
+    present = mask.any(dim=-1)  # (B, N)
+    return per_caption[present].mean()
+
+
+def attention_entropy(alpha: Tensor, mask: Tensor) -> Tensor:
+    """Return the entropy of alpha (B, N, T, L) in nats, averaged over words; between 0 and log L."""
+    entropy: Tensor = torch.special.entr(alpha).sum(dim=-1)  # (B, N, T)
+    return entropy[mask].mean()
+
+
+def reinforce_surrogate(
+    alpha: Tensor,
+    chosen: Tensor,
+    log_likelihood: Tensor,
+    mask: Tensor,
+    *,
+    baseline: float,
+    reward_scale: float,
+    entropy_weight: float,
+) -> Tensor:
+    """Return a number whose gradient, with the cross entropy's, is the paper's for hard attention (equation 12).
+
+    `chosen` (B, N, T) are the sampled regions under alpha (B, N, T, L), `log_likelihood` (B, N) that of each caption
+    given them. The mean over captions of - scale * (log likelihood - baseline) * log p(samples) - weight * entropy, the
+    sums running over words.
+    """
+    log_alpha = alpha.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).clamp_min(torch.finfo(alpha.dtype).tiny).log()
+    log_path = (log_alpha * mask).sum(dim=-1)  # (B, N)
+    entropy: Tensor = (torch.special.entr(alpha).sum(dim=-1) * mask).sum(dim=-1)  # (B, N)
+    reward = reward_scale * (log_likelihood.detach() - baseline)  # (B, N)
+    present = mask.any(dim=-1)  # (B, N)
+    return -(reward * log_path + entropy_weight * entropy)[present].mean()
+
+
+def moving_baseline(previous: float | None, log_likelihood: float, decay: float = 0.9) -> float:
+    """Return the baseline after one more batch: decay * previous + (1 - decay) * its mean log likelihood."""
+    return log_likelihood if previous is None else decay * previous + (1 - decay) * log_likelihood
+
+
+def self_critical(log_probabilities: Tensor, mask: Tensor, reward: Tensor, baseline: Tensor) -> Tensor:
+    """Return the self-critical loss of sampled captions: the mean over captions of -(reward - baseline) log p.
+
+    `log_probabilities` (B, N, T) are those of the sampled words; `reward` and `baseline` (B, N) carry no gradient.
+    """
+    log_caption = (log_probabilities * mask).sum(dim=-1)  # (B, N)
+    present = mask.any(dim=-1)  # (B, N)
+    return -((reward - baseline).detach() * log_caption)[present].mean()
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}; choose from {', '.join(REDUCTIONS)}")
