@@ -11,6 +11,8 @@ WEIGHTS = ("imagenet", "random")
 MODES = ("soft", "hard", "gumbel", "local", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
 INFERENCES = ("expectation", "argmax")
+FEEDS = ("every-step", "first-step", "state", "feed-forward")
+GATES = ("none", "scalar", "vector")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
 
 
@@ -50,7 +52,9 @@ class AttentionConfig:
     `width` is that of the space in which additive, concat and cosine scores compare. `expected` is the share of images
     of a training batch whose context is the expectation instead of a sample (hard). `window` is the standard deviation
     of the local mode's Gaussian in cells. `inference` is what hard and gumbel modes do with the weights once trained.
-    `heads` above 0 puts a self-attention layer over the regions first.
+    `heads` above 0 puts a self-attention layer over the regions first. `feed` is how the mean region reaches a decoder
+    without attention (none): as the context of every step or of the first, as the initial state, or as the initial
+    state through a small network.
     """
 
     mode: str = "soft"
@@ -60,9 +64,10 @@ class AttentionConfig:
     window: float = 2.0
     inference: str = "expectation"
     heads: int = 0
+    feed: str = "every-step"
 
     def __post_init__(self) -> None:
-        for name, choices in (("mode", MODES), ("score", SCORES), ("inference", INFERENCES)):
+        for name, choices in (("mode", MODES), ("score", SCORES), ("inference", INFERENCES), ("feed", FEEDS)):
             value = getattr(self, name)
             if value not in choices:
                 raise ValueError(f"attention {name} is {value!r}; choose from {', '.join(choices)}")
@@ -74,3 +79,32 @@ class AttentionConfig:
             raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
         if self.heads < 0:
             raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The sizes and parts of the decoder.
+
+    `regions` is the width to which regions are projected, 0 to take them as they come; `normalise` puts a layer norm
+    after that. `gate` is beta: none, one number for the whole context as in the paper, or one for each feature.
+    `deep_output` adds the previous word and the context to the hidden state before the words are scored, as the paper
+    does; `tied` scores words by their own embeddings.
+    """
+
+    embedding: int = 256
+    hidden: int = 512
+    regions: int = 512
+    normalise: bool = True
+    gate: str = "vector"
+    deep_output: bool = True
+    tied: bool = True
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, least in (("embedding", 1), ("hidden", 1), ("regions", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"decoder {name} is {getattr(self, name)}; it must be at least {least}")
+        if self.gate not in GATES:
+            raise ValueError(f"decoder gate is {self.gate!r}; choose from {', '.join(GATES)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"decoder dropout is {self.dropout}; it is a share from 0 to below 1")

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from captioner.config import FEEDS, GATES, MODES, AttentionConfig, DecoderConfig
+from captioner.decoder import Decoder, Outputs
+
+V, D, E, H, R, GRID = 11, 6, 4, 5, 3, (2, 2)
+L = 4
+
+
+def make(attention: AttentionConfig | None = None, seed: int = 0, **settings: object) -> Decoder:
+    torch.manual_seed(seed)
+    sizes: dict[str, object] = {"embedding": E, "hidden": H, "regions": R, "dropout": 0.0, **settings}
+    config = DecoderConfig(**sizes)  # type: ignore[arg-type]
+    return Decoder(config, attention or AttentionConfig(width=5), V, D, GRID).double()
+
+
+def inputs(batch: int = 3, captions: int = 2, length: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    regions = torch.randn(batch, L, D, generator=generator, dtype=torch.float64)
+    return regions, torch.randint(1, V, (batch, captions, length + 1), generator=generator)
+
+
+def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    memory, state = decoder.start(regions, ids.shape[1], generator)
+    logits, alpha, beta = [], [], []
+    for word in ids[:, :, :-1].unbind(dim=2):
+        step = decoder.step(memory, state, word, generator)
+        state = step.state
+        logits.append(step.logits)
+        alpha.append(step.alpha)
+        beta.append(step.beta)
+    return torch.stack(logits, dim=2), torch.stack(alpha, dim=2), torch.stack(beta, dim=2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("training", [True, False])
+def test_teacher_forcing_equals_step_by_step(mode: str, training: bool) -> None:
+    decoder = make(AttentionConfig(mode, width=5)).train(training)
+    regions, ids = inputs()
+    whole: Outputs = decoder(regions, ids, torch.Generator().manual_seed(7))
+    logits, alpha, beta = step_by_step(decoder, regions, ids, 7)
+    assert whole.logits.shape == (3, 2, 5, V)
+    assert whole.alpha.shape == (3, 2, 5, L)
+    torch.testing.assert_close(whole.logits, logits)
+    torch.testing.assert_close(whole.alpha, alpha)
+    torch.testing.assert_close(whole.beta, beta)
+    assert (whole.chosen is not None) == (training and mode in ("hard", "gumbel"))
+
+
+@pytest.mark.parametrize("mode", ["soft", "local", "none"])
+def test_image_major_equals_caption_by_caption(mode: str) -> None:
+    decoder = make(AttentionConfig(mode, width=5))
+    regions, ids = inputs()
+    together = decoder(regions, ids)
+    for image in range(3):
+        for caption in range(2):
+            alone = decoder(regions[image : image + 1], ids[image : image + 1, caption : caption + 1])
+            torch.testing.assert_close(alone.logits[0, 0], together.logits[image, caption])
+            torch.testing.assert_close(alone.alpha[0, 0], together.alpha[image, caption])
+
+
+def test_padding_and_order_change_nothing() -> None:
+    decoder = make()
+    regions, ids = inputs()
+    logits = decoder(regions, ids).logits
+    padded = torch.cat([ids, torch.zeros(3, 2, 4, dtype=torch.long)], dim=2)
+    torch.testing.assert_close(decoder(regions, padded).logits[:, :, :5], logits)
+    torch.testing.assert_close(decoder(regions.flip(0), ids.flip(0)).logits.flip(0), logits)
+
+
+def test_one_step_by_the_papers_equations() -> None:
+    decoder = make(regions=0, normalise=False, gate="scalar", tied=False)
+    regions, ids = inputs(batch=1, captions=1, length=1)
+    outputs = decoder(regions, ids)
+    annotation = regions[0]  # (L, D)
+    mean = annotation.mean(dim=0)
+    hidden, cell = decoder.initial_hidden(mean), decoder.initial_memory(mean)
+    score = decoder.attention.score
+    energies = score.energy(torch.tanh(score.region(annotation) + score.hidden(hidden)))  # eq. 4
+    alpha = energies.squeeze(-1).softmax(dim=0)  # eq. 5
+    beta = decoder.gate(hidden).sigmoid()
+    context = beta * (alpha[:, None] * annotation).sum(dim=0)  # eq. 13, gated
+    word = decoder.embedding(ids[0, 0, 0])
+    gates = decoder.from_word(word) + decoder.from_context(context) + decoder.from_hidden(hidden)
+    entry, forget, candidate, output = gates.view(4, H)
+    cell = forget.sigmoid() * cell + entry.sigmoid() * candidate.tanh()
+    hidden = output.sigmoid() * cell.tanh()
+    logits = decoder.output(word + decoder.output_hidden(hidden) + decoder.output_context(context))  # eq. 7
+    torch.testing.assert_close(outputs.alpha[0, 0, 0], alpha)
+    torch.testing.assert_close(outputs.beta[0, 0, 0], beta)
+    torch.testing.assert_close(outputs.logits[0, 0, 0], logits)
+
+
+def test_the_lstm_is_torchs() -> None:
+    decoder = make(gate="none")
+    cell = torch.nn.LSTMCell(E + R, H).double()
+    with torch.no_grad():
+        cell.weight_ih.copy_(torch.cat([decoder.from_word.weight, decoder.from_context.weight], dim=1))
+        cell.weight_hh.copy_(decoder.from_hidden.weight)
+        cell.bias_ih.copy_(decoder.from_word.bias)
+        cell.bias_hh.zero_()
+    regions, ids = inputs(batch=1, captions=1)
+    memory, state = decoder.start(regions)
+    step = decoder.step(memory, state, ids[:, :, 0])
+    context = decoder.attention(memory, state.hidden).context
+    read = torch.cat([decoder.embedding(ids[0, :, 0]), context[0]], dim=-1)
+    hidden, cells = cell(read, (state.hidden[0], state.memory[0]))
+    torch.testing.assert_close(step.state.hidden[0], hidden)
+    torch.testing.assert_close(step.state.memory[0], cells)
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_feeds_of_the_decoder_without_attention(feed: str) -> None:
+    decoder = make(AttentionConfig("none", feed=feed), gate="none")
+    regions, ids = inputs(batch=1, captions=1)
+    memory, state = decoder.start(regions)
+    assert (state.hidden == 0).all() == (feed in ("every-step", "first-step"))
+    contexts = []
+    for word in ids.unbind(dim=2)[:3]:
+        gates = decoder.from_word(decoder.embedding(word))
+        state, context, _, _ = decoder._advance(memory, state, gates, None)
+        contexts.append(bool((context != 0).any()))
+    assert contexts == {"every-step": [True] * 3, "first-step": [True, False, False]}.get(feed, [False] * 3)
+    changed = decoder(regions + 1 + torch.randn_like(regions), ids).logits
+    assert (changed != decoder(regions, ids).logits).any()  # the image reaches the words, whatever the way
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gates(gate: str) -> None:
+    beta = make(gate=gate)(*inputs()).beta
+    assert beta.shape == (3, 2, 5, R if gate == "vector" else 1)
+    assert (beta == 1).all() == (gate == "none")
+    assert ((beta > 0) & (beta <= 1)).all()
+
+
+def test_tied_embeddings_are_one_matrix() -> None:
+    tied, apart = make(tied=True), make(tied=False)
+    assert tied.output.weight is tied.embedding.weight
+    assert apart.output.weight is not apart.embedding.weight
+    assert sum(p.numel() for p in apart.parameters()) - sum(p.numel() for p in tied.parameters()) == V * E
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_parameter_learns(mode: str) -> None:
+    decoder = make(AttentionConfig(mode, width=5, expected=0.5)).train()
+    regions, ids = inputs(batch=8)
+    outputs = decoder(regions, ids, torch.Generator().manual_seed(0))
+    outputs.logits.square().sum().backward()
+    idle = {
+        name for name, parameter in decoder.named_parameters() if parameter.grad is None or not parameter.grad.any()
+    }
+    # Without attention, every-step feeding starts from zero and scores nothing.
+    assert idle == set()
+
+
+def test_dropout_is_off_at_inference() -> None:
+    decoder = make(dropout=0.5).eval()
+    regions, ids = inputs()
+    torch.testing.assert_close(decoder(regions, ids).logits, decoder(regions, ids).logits)
+    decoder.train()
+    assert (decoder(regions, ids).logits != decoder(regions, ids).logits).any()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden": 0}, "decoder hidden is 0; it must be at least 1"),
+        ({"regions": -1}, "decoder regions is -1; it must be at least 0"),
+        ({"gate": "open"}, "decoder gate is 'open'; choose from none, scalar, vector"),
+        ({"dropout": 1.0}, "decoder dropout is 1.0"),
+    ],
+)
+def test_bad_settings_name_the_value_and_the_choices(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + message):
+        DecoderConfig(**values)  # type: ignore[arg-type]
