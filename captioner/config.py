@@ -108,3 +108,28 @@ class DecoderConfig:
             raise ValueError(f"decoder gate is {self.gate!r}; choose from {', '.join(GATES)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"decoder dropout is {self.dropout}; it is a share from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How captions are searched for; lengths count words without the end marker.
+
+    Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
+    """
+
+    beam: int = 5
+    length_power: float = 0.7
+    minimum_length: int = 1
+    maximum_length: int = 30
+    no_repeat: int = 3
+    unknown: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("beam", 1), ("length_power", 0), ("minimum_length", 0), ("no_repeat", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"search {name} is {getattr(self, name)}; it must be at least {least}")
+        if self.maximum_length < max(1, self.minimum_length):
+            raise ValueError(
+                f"search maximum_length is {self.maximum_length}; it must be at least 1 and at least minimum_length"
+            )

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "captioner"
 LAYERS = [
     ["image_formats", "images", "config", "vocabulary", "metrics", "losses"],
     ["annotations", "readers", "datasets", "describe"],
-    ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines", "attention", "decoder"],
+    ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines", "attention", "decoder", "search"],
     ["region_cache", "features", "inspection"],
     ["cli", "__main__"],
 ]
