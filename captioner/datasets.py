@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from captioner.annotations import (
     Reading,
     load_json,
 )
+from captioner.files import write_whole
 from captioner.vocabulary import tokenize
 
 __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "Problems", "load_dataset"]
@@ -290,13 +290,9 @@ def _write_splits(path: Path, seed: int, fractions: Sequence[float], splits: dic
     """Write the splits in one move and return a note about it."""
     content = {"seed": seed, "fractions": list(fractions), "splits": splits}
     sizes = ", ".join(f"{name} {len(names)}" for name, names in splits.items())
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         return f"could not write {SPLITS_FILE} ({error.strerror}): {sizes} (seed {seed}, the same at every load)"
     return f"wrote {SPLITS_FILE}: {sizes} (seed {seed})"
 

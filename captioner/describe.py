@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import statistics
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.datasets import CaptionDataset, CaptionedImage, Problems
+from captioner.files import digest
 from captioner.vocabulary import SPECIALS, Vocabulary
 
 SHOWN = 5
@@ -214,11 +214,11 @@ def _identical_files(paths: dict[str, Path]) -> tuple[tuple[tuple[str, ...], ...
     # Most sizes in a large collection occur twice by chance, so that a sample is compared before whole files are read.
     groups: list[tuple[str, ...]] = [tuple(paths)]
     unreadable: list[str] = []
-    measures: tuple[Callable[[Path], int | bytes], ...] = (_size, _sample, _digest)
+    measures: tuple[Callable[[Path], int | bytes | str], ...] = (_size, _sample, digest)
     for measure in measures:
         finer: list[tuple[str, ...]] = []
         for group in groups:
-            alike: dict[int | bytes, list[str]] = {}
+            alike: dict[int | bytes | str, list[str]] = {}
             for name in group:
                 try:
                     alike.setdefault(measure(paths[name]), []).append(name)
@@ -238,14 +238,6 @@ def _sample(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, _size(path) - SAMPLE_BYTES) // 2)
         return file.read(SAMPLE_BYTES)
-
-
-def _digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
 
 
 def length_histogram(dataset: CaptionDataset, path: str | os.PathLike[str]) -> None:

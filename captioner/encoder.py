@@ -47,7 +47,6 @@ class Encoder(nn.Module):
         features = copy.deepcopy(trunk).eval().to("meta")(probe)  # (1, D, rows, columns)
         self.dimensions = int(features.shape[1])
         self.grid = (int(features.shape[2]), int(features.shape[3]))
-        self.frozen = True
         self.freeze()
 
     def forward(self, images: Tensor) -> Tensor:

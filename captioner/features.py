@@ -18,8 +18,9 @@ import numpy as np
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.engines import Engine, Regions, available_cores, make_engine
+from captioner.files import digest, write_whole
 from captioner.images import ImageError, Prepared, printable, read_ahead
-from captioner.region_cache import HALF, Record, Stamp, cache_folder, cache_identity, digest, read_index, read_stamp
+from captioner.region_cache import HALF, Record, Stamp, cache_folder, cache_identity, count_rows, read_index, read_stamp
 
 try:
     import fcntl
@@ -115,7 +116,7 @@ class _Writer:
         self.lock = _lock(folder)
         try:
             if not (folder / "cache.json").exists():
-                _write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
+                write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
             self.records = read_index(folder)
             self._cut_torn_ends()
             self.rows = (folder / "regions.f16").open("ab")
@@ -168,7 +169,7 @@ class _Writer:
         for image, same in zip(images, steady, strict=True):
             if not same:
                 self.refused.append(f"{printable(str(image.path))}: changed while it was being read; run again")
-        halves = np.ascontiguousarray(regions[steady] if not all(steady) else regions, HALF)
+        halves = np.ascontiguousarray(regions if all(steady) else regions[steady], HALF)
         if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
@@ -187,8 +188,7 @@ class _Writer:
             path.touch()
         with index.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
-        length = 1 + max((record.row for record in self.records.values()), default=-1)
-        os.truncate(rows, length * self.row_bytes)
+        os.truncate(rows, count_rows(self.records) * self.row_bytes)
 
 
 def _lock(folder: Path) -> int:
@@ -201,13 +201,3 @@ def _lock(folder: Path) -> int:
             os.close(descriptor)
             raise ValueError(f"{folder} is being filled by another process; wait for it to end") from None
     return descriptor
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

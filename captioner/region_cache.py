@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.encoder import Encoder
+from captioner.files import digest
 
 FORMAT_VERSION = 1
 HALF = np.dtype("<f2")
@@ -58,7 +59,7 @@ class RegionCache:
         rows, columns = self.identity["grid"]
         self.shape = (rows * columns, self.identity["dimensions"])  # (L, D)
         self.records = read_index(folder)
-        length = 1 + max((record.row for record in self.records.values()), default=-1)
+        length = count_rows(self.records)
         self.rows: NDArray[np.float16] = (
             np.memmap(folder / "regions.f16", HALF, "r", shape=(length, *self.shape))
             if length
@@ -127,6 +128,11 @@ def read_index(folder: Path) -> dict[str, Record]:
     return records
 
 
+def count_rows(records: dict[str, Record]) -> int:
+    """Return how many rows the index knows of, those of images that were encoded again among them."""
+    return 1 + max((record.row for record in records.values()), default=-1)
+
+
 def read_stamp(path: Path) -> Stamp | None:
     """Return the stamp of a file, None when there is no such file."""
     try:
@@ -134,8 +140,3 @@ def read_stamp(path: Path) -> Stamp | None:
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
-
-
-def digest(path: Path) -> str:
-    """Return a short hash of a file's contents."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()

@@ -17,6 +17,8 @@ from captioner.config import SearchConfig
 from captioner.decoder import Decoder, State, Step
 from captioner.vocabulary import END, PAD, START, UNKNOWN
 
+_Look = tuple[Tensor, Tensor, Tensor]  # behind a word: its log probability, alpha (..., L), the mean of beta
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -48,11 +50,11 @@ class _Past:
 
 @torch.no_grad()
 def greedy_search(decoder: Decoder, regions: Tensor, config: SearchConfig) -> list[Hypothesis]:
-    """Return the caption (B of them) that takes the best next word each time; `beam` and `length_power` are unused."""
+    """Return the caption (B of them) that takes the best next word each time, whatever `beam` is."""
     memory, state = decoder.start(regions)
     words = torch.full((len(regions), 1), START, device=regions.device)  # (B, 1)
-    history = words[:, :, None][:, :, 1:]  # (B, 1, t)
-    looks: list[tuple[Tensor, Tensor, Tensor]] = []
+    history = words.new_empty(len(regions), 1, 0)  # (B, 1, t)
+    looks: list[_Look] = []
     for _ in range(config.maximum_length + 1):
         step = decoder.step(memory, state, words)
         state = step.state
@@ -64,22 +66,12 @@ def greedy_search(decoder: Decoder, regions: Tensor, config: SearchConfig) -> li
     return [_greedy_hypothesis(row, history[row, 0].tolist(), looks, config) for row in range(len(regions))]
 
 
-def _greedy_hypothesis(
-    row: int, ids: list[int], looks: list[tuple[Tensor, Tensor, Tensor]], config: SearchConfig
-) -> Hypothesis:
+def _greedy_hypothesis(row: int, ids: list[int], looks: list[_Look], config: SearchConfig) -> Hypothesis:
     ended = END in ids
-    words = ids.index(END) if ended else min(len(ids), config.maximum_length)
-    log_probs = torch.stack([look[0][row] for look in looks[: words + ended]]) if looks else torch.empty(0)
-    log_prob = float(log_probs.sum())
-    return Hypothesis(
-        tuple(ids[:words]),
-        log_prob,
-        log_prob / (words + 1) ** config.length_power,
-        ended,
-        log_probs[:words].exp(),
-        torch.stack([look[1][row] for look in looks])[:words],
-        torch.stack([look[2][row] for look in looks])[:words],
-    )
+    words = ids.index(END) if ended else config.maximum_length
+    own = [(log_probs[row], alpha[row], beta[row]) for log_probs, alpha, beta in looks[: words + ended]]
+    log_prob = float(sum(log_prob for log_prob, _, _ in own))
+    return _hypothesis(ids[:words], log_prob, ended, own[:words], looks[0][1][0], config)
 
 
 @torch.no_grad()
@@ -94,7 +86,7 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
     beams, device = config.beam, regions.device
     images = list(range(len(regions)))  # those still in the batch
     words = torch.full((len(images), beams), START, device=device)  # (B, K)
-    history = torch.empty(len(images), beams, 0, dtype=torch.long, device=device)  # (B, K, t)
+    history = words.new_empty(len(images), beams, 0)  # (B, K, t)
     totals = torch.full((len(images), beams), -math.inf, device=device, dtype=regions.dtype)  # (B, K)
     totals[:, 0] = 0.0  # all beams start alike, so only one of them may go on
     past: list[_Past] = []
@@ -200,16 +192,23 @@ def _trace(
         parent = int(step.parents[row, beam])
         looks.append((step.log_probs[row, beam], step.alpha[row, parent], step.beta[row, parent]))
         beam = parent
-    blank = past[0].alpha[0, :0]  # (0, L)
-    log_probs, alpha, beta = map(list, zip(*looks[::-1], strict=True)) if looks else ([], [], [])
+    return _hypothesis(ids, log_prob, ended, looks[::-1], past[0].alpha[0, 0], config)
+
+
+def _hypothesis(
+    ids: list[int], log_prob: float, ended: bool, looks: list[_Look], alpha: Tensor, config: SearchConfig
+) -> Hypothesis:
+    """Return a caption with the look behind each of its words; `alpha` (L,) is any, the shape of those of no word."""
+    log_probs, alphas, betas = zip(*looks, strict=True) if looks else ((), (), ())
+    blank = alpha.new_empty(0)
     return Hypothesis(
         tuple(ids),
         log_prob,
         log_prob / (len(ids) + 1) ** config.length_power,
         ended,
-        torch.stack(log_probs).exp() if looks else blank.sum(dim=-1),
-        torch.stack(alpha) if looks else blank,
-        torch.stack(beta) if looks else blank.sum(dim=-1),
+        torch.stack(log_probs).exp() if looks else blank,
+        torch.stack(alphas) if looks else alpha.new_empty(0, len(alpha)),
+        torch.stack(betas) if looks else blank,
     )
 
 

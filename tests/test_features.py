@@ -179,6 +179,13 @@ def test_an_image_that_changes_meanwhile_is_not_kept(photos: CaptionDataset, lit
     assert report.refused == (f"{gone.path}: no such file or directory",)
 
 
+def test_a_batch_of_which_nothing_is_kept(photos: CaptionDataset, lite0: Encoder, tmp_path: Path) -> None:
+    only = photos.images[:1]
+    folder, report = fill_cache(only, tmp_path / "cache", lite0, progress=lambda *_: os.utime(only[0].path, ns=(1, 1)))
+    assert (report.encoded, len(report.refused), len(RegionCache(folder))) == (0, 1, 0)
+    assert fill_cache(only, tmp_path / "cache", lite0)[1].encoded == len(RegionCache(folder)) == 1
+
+
 def test_a_damaged_index_leaves_the_cache_free(photos: CaptionDataset, lite0: Encoder, tmp_path: Path) -> None:
     folder, _ = fill_cache(photos.images[:2], tmp_path / "cache", lite0)
     (folder / "index.jsonl").write_text("nonsense\n")

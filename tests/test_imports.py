@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "captioner"
 # Each layer may import from the layers before it, and from modules beside it that are listed before it.
 LAYERS = [
-    ["image_formats", "images", "config", "vocabulary", "metrics", "losses"],
+    ["files", "image_formats", "images", "config", "vocabulary", "metrics", "losses"],
     ["annotations", "readers", "datasets", "describe"],
     ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines", "attention", "decoder", "search"],
     ["region_cache", "features", "inspection"],

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--encoder", default=EncoderConfig.name)
     parser.add_argument("--size", type=int)
     parser.add_argument("--images", type=int, default=1000, help="for the rates")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, nargs="*", default=[1000, 8000], help="numbers of images")
     parser.add_argument("--only-fill", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
