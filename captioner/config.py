@@ -51,7 +51,8 @@ class AttentionConfig:
 
     `width` is that of the space in which additive, concat and cosine scores compare. `expected` is the share of images
     of a training batch whose context is the expectation instead of a sample (hard). `window` is the standard deviation
-    of the local mode's Gaussian in cells. `inference` is what hard and gumbel modes do with the weights once trained.
+    of the local mode's Gaussian in cells. The `temperature` of gumbel samples falls to `final_temperature` in the course
+    of training. `inference` is what hard and gumbel modes do with the weights once trained.
     `heads` above 0 puts a self-attention layer over the regions first. `feed` is how the mean region reaches a decoder
     without attention (none): as the context of every step or of the first, as the initial state, or as the initial
     state through a small network.
@@ -62,6 +63,8 @@ class AttentionConfig:
     width: int = 512
     expected: float = 0.5
     window: float = 2.0
+    temperature: float = 1.0
+    final_temperature: float = 0.5
     inference: str = "expectation"
     heads: int = 0
     feed: str = "every-step"
@@ -77,6 +80,9 @@ class AttentionConfig:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
             raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
+        for name in ("temperature", "final_temperature"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"attention {name} is {getattr(self, name)}; it must be above 0")
         if self.heads < 0:
             raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
 

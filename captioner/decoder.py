@@ -1,6 +1,7 @@
 """The LSTM decoder: one step, shared by training and every search.
 
 Batches are image-major: N captions of each of B images, which share the image's regions and what is computed of them.
+Nothing is random unless draws are given: they make it a step of training, with dropout and sampled looks.
 """
 
 from __future__ import annotations
@@ -9,10 +10,27 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from captioner.attention import Attention, Glimpse, Memory
 from captioner.config import AttentionConfig, DecoderConfig
+from captioner.draws import Draws
+from captioner.lstm import lstm_cell
+from captioner.shared import SharedMatrix
 from captioner.vocabulary import PAD
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the decoder needs at every step of a batch of images: what it attends to, and its own weights."""
+
+    memory: Memory
+    from_hidden: SharedMatrix  # (H, 4H + ...), all layers that read the hidden state end to end
+    from_context: SharedMatrix  # (R, 4H)
+
+    def select(self, index: Tensor) -> Scene:
+        """Return the scene of some images only."""
+        return Scene(self.memory.select(index), self.from_hidden, self.from_context)
 
 
 @dataclass(frozen=True)
@@ -22,6 +40,14 @@ class State:
     hidden: Tensor  # (B, N, H)
     memory: Tensor  # (B, N, H)
     step: int = 0  # words read so far
+
+    def first(self, captions: int) -> State:
+        """Return the state of the first captions of each image only."""
+        return State(self.hidden[:, :captions], self.memory[:, :captions], self.step)
+
+    def select(self, index: Tensor) -> State:
+        """Return the state of some images only."""
+        return State(self.hidden[index], self.memory[index], self.step)
 
 
 @dataclass(frozen=True)
@@ -37,12 +63,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The steps of teacher forcing, T of them."""
+    """The steps of teacher forcing, T of them; what lies beyond a caption's end is zero."""
 
-    logits: Tensor  # (B, N, T, V)
+    logits: Tensor  # (B, N, T, V), or (W, V) of the W words that a mask told to score
     alpha: Tensor  # (B, N, T, L)
     beta: Tensor  # (B, N, T, G)
     chosen: Tensor | None  # (B, N, T)
+    expected: Tensor | None  # (B, 1, 1) bool: images whose context was an expectation, where others' was one region
 
 
 class Decoder(nn.Module):
@@ -74,7 +101,6 @@ class Decoder(nn.Module):
         self.output = nn.Linear(embedding, words)
         if config.tied:
             self.output.weight = self.embedding.weight
-        self.dropout = nn.Dropout(config.dropout)
         self._initialise()
 
     def _initial(self, context: int, hidden: int) -> nn.Module | None:
@@ -95,66 +121,104 @@ class Decoder(nn.Module):
             self.from_word.bias.chunk(4)[1].fill_(1.0)  # an LSTM that forgets at first learns late
             self.output.bias.zero_()
 
-    def start(
-        self, regions: Tensor, captions: int = 1, generator: torch.Generator | None = None
-    ) -> tuple[Memory, State]:
+    def start(self, regions: Tensor, captions: int = 1, draws: Draws | None = None) -> tuple[Scene, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
-        memory = self.attention.prepare(self.project(regions), generator)
-        mean = memory.regions.mean(dim=1)  # (B, R)
+        memory = self.attention.prepare(self.project(regions), draws and draws.looks)
+        mean = memory.regions.matrix.mean(dim=1)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)
         cell = self.initial_memory(mean) if self.initial_memory is not None else zeros  # (B, H)
+        readers = self._readers()
+        weight = torch.cat(tuple(reader.weight for reader in readers))  # (4H + ..., H)
+        none = weight.new_zeros(weight.shape[0])
+        bias = torch.cat(tuple(none[: len(each.weight)] if each.bias is None else each.bias for each in readers))
+        scene = Scene(memory, SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t()))
         shape = (len(mean), captions, self.config.hidden)
-        return memory, State(hidden.unsqueeze(1).expand(shape), cell.unsqueeze(1).expand(shape))
+        return scene, State(hidden.unsqueeze(1).expand(shape), cell.unsqueeze(1).expand(shape))
 
-    def step(self, memory: Memory, state: State, words: Tensor, generator: torch.Generator | None = None) -> Step:
+    def _readers(self) -> list[nn.Linear]:
+        """Return the layers that read the hidden state; one product serves them all."""
+        return [self.from_hidden, *([self.gate] if self.gate is not None else []), *self.attention.readers()]
+
+    def step(self, scene: Scene, state: State, words: Tensor, draws: Draws | None = None) -> Step:
         """Read one word (B, N) of each caption."""
-        embedded = self.dropout(self.embedding(words))  # (B, N, E)
-        state, context, glimpse, beta = self._advance(memory, state, self.from_word(embedded), generator)
-        logits = self._logits(embedded, state.hidden, context)
+        embedded = self._dropout(self.embedding(words), draws)  # (B, N, E)
+        state, context, glimpse, beta = self._advance(scene, state, self.from_word(embedded), draws)
+        logits = self.output(self._summary(embedded, state.hidden, context, draws))
         return Step(logits, glimpse.alpha, beta, glimpse.chosen, state)
 
-    def forward(self, regions: Tensor, caption_ids: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read."""
-        memory, state = self.start(regions, caption_ids.shape[1], generator)
-        embedded = self.dropout(self.embedding(caption_ids[:, :, :-1]))  # (B, N, T, E)
+    def forward(
+        self, regions: Tensor, caption_ids: Tensor, draws: Draws | None = None, mask: Tensor | None = None
+    ) -> Outputs:
+        """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read.
+
+        With a mask (B, N, T), only words where it is True are scored, and a step reads only as many captions of each
+        image as it takes to have those: least where an image's captions stand in the order of their lengths, the
+        longest first.
+        """
+        captions, steps = caption_ids.shape[1], caption_ids.shape[2] - 1
+        scene, state = self.start(regions, captions, draws)
+        embedded = self._dropout(self.embedding(caption_ids[:, :, :-1]), draws)  # (B, N, T, E)
         gates = self.from_word(embedded)  # (B, N, T, 4H)
-        steps = []
-        for step in range(gates.shape[2]):
-            state, context, glimpse, beta = self._advance(memory, state, gates[:, :, step], generator)
-            steps.append((state.hidden, context, glimpse, beta))
-        hidden = torch.stack([hidden for hidden, _, _, _ in steps], dim=2)  # (B, N, T, H)
-        context = torch.stack([context for _, context, _, _ in steps], dim=2)  # (B, N, T, R)
-        chosen = [glimpse.chosen for _, _, glimpse, _ in steps if glimpse.chosen is not None]
+        looks: list[tuple[Tensor, Tensor, Glimpse, Tensor]] = []
+        for step, active in enumerate(_active(mask) if mask is not None else [captions] * steps):
+            own = gates[:, :active, step]  # (B, n, 4H), n captions are left
+            state, context, glimpse, beta = self._advance(scene, state.first(active), own, draws, captions)
+            looks.append((state.hidden, context, glimpse, beta))
+        hidden = _stack([hidden for hidden, _, _, _ in looks], captions, steps)  # (B, N, T, H)
+        context = _stack([context for _, context, _, _ in looks], captions, steps)  # (B, N, T, R)
+        summary = self._summary(embedded, hidden, context, draws)  # (B, N, T, E)
+        chosen = [glimpse.chosen for _, _, glimpse, _ in looks if glimpse.chosen is not None]
         return Outputs(
-            self._logits(embedded, hidden, context),
-            torch.stack([glimpse.alpha for _, _, glimpse, _ in steps], dim=2),
-            torch.stack([beta for _, _, _, beta in steps], dim=2),
-            torch.stack(chosen, dim=2) if chosen else None,
+            self.output(summary if mask is None else summary[mask]),
+            _stack([glimpse.alpha for _, _, glimpse, _ in looks], captions, steps),
+            _stack([beta for _, _, _, beta in looks], captions, steps),
+            _stack([each.unsqueeze(-1) for each in chosen], captions, steps).squeeze(-1) if chosen else None,
+            scene.memory.expected,
         )
 
     def _advance(
-        self, memory: Memory, state: State, word_gates: Tensor, generator: torch.Generator | None
+        self, scene: Scene, state: State, word_gates: Tensor, draws: Draws | None, captions: int | None = None
     ) -> tuple[State, Tensor, Glimpse, Tensor]:
         """Look, then let the LSTM read the word, whose part of the gates is (B, N, 4H), and what was seen."""
-        glimpse: Glimpse = self.attention(memory, state.hidden, generator)
+        widths = [reader.out_features for reader in self._readers()]
+        reads = torch.split(scene.from_hidden(state.hidden), widths, dim=-1)
+        beside = 1 if self.gate is None else 2  # the gates and beta come before what attention reads
+        glimpse: Glimpse = self.attention(
+            scene.memory, state.hidden, draws and draws.looks, reads=reads[beside:], captions=captions
+        )
         context = glimpse.context  # (B, N, R)
         beta = context.new_ones(*context.shape[:2], 1)
         if self.gate is not None:
-            beta = self.gate(state.hidden).sigmoid()  # (B, N, G), section 4.2.1
+            beta = reads[1].sigmoid()  # (B, N, G), section 4.2.1
             context = beta * context
         if self.feed in ("state", "feed-forward") or (self.feed == "first-step" and state.step > 0):
             context = torch.zeros_like(context)
-        gates = word_gates + self.from_context(context) + self.from_hidden(state.hidden)  # (B, N, 4H)
-        entry, forget, candidate, output = gates.chunk(4, dim=-1)
-        cell = forget.sigmoid() * state.memory + entry.sigmoid() * candidate.tanh()  # (B, N, H), eq. 2
-        hidden = output.sigmoid() * cell.tanh()  # (B, N, H), eq. 3
+        gates = word_gates + scene.from_context(context) + reads[0]  # (B, N, 4H)
+        hidden, cell = lstm_cell(gates, state.memory)  # (B, N, H)
         return State(hidden, cell, state.step + 1), context, glimpse, beta
 
-    def _logits(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return scores (..., V) of the next word: L_o (E y + L_h h + L_z z), eq. 7, or of the hidden state alone."""
-        summary = self.output_hidden(self.dropout(hidden))  # (..., E)
+    def _summary(self, embedded: Tensor, hidden: Tensor, context: Tensor, draws: Draws | None) -> Tensor:
+        """Return (..., E) by which the next word is scored: E y + L_h h + L_z z, eq. 7, or the hidden state's alone."""
+        summary = self.output_hidden(self._dropout(hidden, draws))  # (..., E)
         if self.output_context is not None:
             summary = embedded + summary + self.output_context(context)
-        logits: Tensor = self.output(self.dropout(summary))
-        return logits
+        return self._dropout(summary, draws)
+
+    def _dropout(self, values: Tensor, draws: Draws | None) -> Tensor:
+        return draws.dropout(values, self.config.dropout) if draws is not None else values
+
+
+def _active(mask: Tensor) -> list[int]:
+    """Return how many captions of each image are still to be read, step by step, for a mask (B, N, T)."""
+    some = mask.any(dim=0)  # (N, T)
+    places = torch.arange(1, len(some) + 1, device=mask.device).unsqueeze(-1)  # (N, 1)
+    counts: list[int] = (some * places).amax(dim=0).tolist()
+    return [count for count in counts if count]
+
+
+def _stack(steps: list[Tensor], captions: int, length: int) -> Tensor:
+    """Return steps (B, n, X), of which the later ones may have fewer captions, as one tensor (B, N, T, X)."""
+    padded = [F.pad(step, (0, 0, 0, captions - step.shape[1])) if step.shape[1] < captions else step for step in steps]
+    stacked = torch.stack(padded, dim=2)
+    return F.pad(stacked, (0, 0, 0, length - len(steps))) if len(steps) < length else stacked

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from captioner.attention import Memory
 from captioner.config import SearchConfig
 from captioner.decoder import Decoder, State, Step
 from captioner.vocabulary import END, PAD, START, UNKNOWN
@@ -51,12 +50,12 @@ class _Past:
 @torch.no_grad()
 def greedy_search(decoder: Decoder, regions: Tensor, config: SearchConfig) -> list[Hypothesis]:
     """Return the caption (B of them) that takes the best next word each time, whatever `beam` is."""
-    memory, state = decoder.start(regions)
+    scene, state = decoder.start(regions)
     words = torch.full((len(regions), 1), START, device=regions.device)  # (B, 1)
     history = words.new_empty(len(regions), 1, 0)  # (B, 1, t)
     looks: list[_Look] = []
     for _ in range(config.maximum_length + 1):
-        step = decoder.step(memory, state, words)
+        step = decoder.step(scene, state, words)
         state = step.state
         log_probs, words = _next_word_scores(step, history, config).max(dim=-1)  # (B, 1)
         history = torch.cat([history, words[:, :, None]], dim=2)
@@ -82,7 +81,7 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
     """
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
-    memory, state = decoder.start(regions, config.beam)
+    scene, state = decoder.start(regions, config.beam)
     beams, device = config.beam, regions.device
     images = list(range(len(regions)))  # those still in the batch
     words = torch.full((len(images), beams), START, device=device)  # (B, K)
@@ -92,7 +91,7 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
     past: list[_Past] = []
     finished: list[list[Hypothesis]] = [[] for _ in images]
     for length in range(config.maximum_length + 1):
-        step = decoder.step(memory, state, words)
+        step = decoder.step(scene, state, words)
         scores = _next_word_scores(step, history, config)  # (B, K, V)
         # Twice as many as beams: each may end only once, so that K of them go on.
         tops, flat = (totals.unsqueeze(-1) + scores).flatten(1).topk(min(2 * beams, scores[0].numel()), dim=1)
@@ -119,7 +118,7 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
         if len(keep) < len(images):
             index = torch.tensor(keep, device=device)
             images = [images[row] for row in keep]
-            memory, state = _select(memory, state, index)
+            scene, state = scene.select(index), state.select(index)
             words, history, totals = words[index], history[index], totals[index]
     return [_ranked(hypotheses)[:best] for hypotheses in finished]
 
@@ -231,10 +230,3 @@ def _ranked(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
 def _follow(tensor: Tensor, parents: Tensor) -> Tensor:
     """Return what each new beam (B, K) inherits from its parent: (B, K, ...) reordered along K."""
     return tensor.gather(1, parents.unsqueeze(-1).expand(*parents.shape, tensor.shape[-1]))
-
-
-def _select(memory: Memory, state: State, index: Tensor) -> tuple[Memory, State]:
-    """Keep only some images of the batch."""
-    expected = memory.expected[index] if memory.expected is not None else None
-    kept = Memory(memory.regions[index], memory.keys[index], expected)
-    return kept, State(state.hidden[index], state.memory[index], state.step)

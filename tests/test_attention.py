@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner.attention import Attention, ConcatScore, Glimpse
+from captioner.attention import Attention, Glimpse
 from captioner.config import MODES, SCORES, AttentionConfig
+from captioner.draws import Draws
+from captioner.scores import ConcatScore
 
 B, N, D, H, A, GRID = 2, 3, 6, 6, 5, (2, 3)
 L = GRID[0] * GRID[1]
@@ -26,18 +28,19 @@ def inputs(batch: int = B, captions: int = N) -> tuple[Tensor, Tensor]:
     return regions, torch.randn(batch, captions, H, generator=generator, dtype=torch.float64)
 
 
-def look(attention: Attention, regions: Tensor, hidden: Tensor, seed: int = 2) -> Glimpse:
-    generator = torch.Generator().manual_seed(seed)
-    return attention(attention.prepare(regions, generator), hidden, generator)  # type: ignore[no-any-return]
+def look(attention: Attention, regions: Tensor, hidden: Tensor, seed: int | None = 2) -> Glimpse:
+    """Look as in training, or with no seed as in use."""
+    draws = Draws([seed], len(regions)) if seed is not None else None
+    return attention(attention.prepare(regions, draws), hidden, draws)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("mode", "score"), EVERY)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("inference", ["expectation", "argmax"])
 def test_every_combination(mode: str, score: str, training: bool, inference: str) -> None:
-    attention = make(mode, score, inference=inference).train(training)
+    attention = make(mode, score, inference=inference)
     regions, hidden = inputs()
-    glimpse = look(attention, regions, hidden)
+    glimpse = look(attention, regions, hidden, seed=2 if training else None)
     assert glimpse.context.shape == (B, N, D)
     assert glimpse.alpha.shape == (B, N, L)
     torch.testing.assert_close(glimpse.alpha.sum(dim=-1), torch.ones(B, N, dtype=torch.float64))
@@ -62,12 +65,13 @@ def test_gradients_by_finite_differences(mode: str, score: str) -> None:
 
 @pytest.mark.parametrize(("mode", "score"), EVERY)
 def test_captions_of_an_image_do_not_see_each_other(mode: str, score: str) -> None:
-    attention = make(mode, score, inference="argmax").eval()
+    attention = make(mode, score, inference="argmax")
     regions, hidden = inputs()
-    together = look(attention, regions, hidden)
+    together = look(attention, regions, hidden, seed=None)
     for image in range(B):
         for caption in range(N):
-            alone = look(attention, regions[image : image + 1], hidden[image : image + 1, caption : caption + 1])
+            own = (regions[image : image + 1], hidden[image : image + 1, caption : caption + 1])
+            alone = look(attention, *own, seed=None)
             torch.testing.assert_close(alone.context[0, 0], together.context[image, caption])
             torch.testing.assert_close(alone.alpha[0, 0], together.alpha[image, caption])
 
@@ -78,7 +82,7 @@ def test_additive_score_is_the_papers_formula() -> None:
     score = attention.score
     alpha = look(attention, regions, hidden).alpha
     energies = torch.stack(
-        [score.energy(torch.tanh(score.region(regions[:, index, None]) + score.hidden(hidden))) for index in range(L)],
+        [score.energy(torch.tanh(score.region(regions[:, index, None]) + score.reader(hidden))) for index in range(L)],
         dim=2,
     )  # (B, N, L, 1)
     torch.testing.assert_close(alpha, energies.squeeze(-1).softmax(dim=-1))
@@ -87,12 +91,12 @@ def test_additive_score_is_the_papers_formula() -> None:
 def test_concat_score_is_one_matrix_on_both_end_to_end() -> None:
     score = ConcatScore(D, H, A).double()
     regions, hidden = inputs()
-    matrix = torch.cat([score.region.weight, score.hidden.weight], dim=1)  # (A, D + H)
+    matrix = torch.cat([score.region.weight, score.reader.weight], dim=1)  # (A, D + H)
     pairs = torch.cat(
         [regions.unsqueeze(1).expand(B, N, L, D), hidden.unsqueeze(2).expand(B, N, L, H)], dim=-1
     )  # (B, N, L, D + H)
-    expected = score.energy(torch.tanh(pairs @ matrix.T + score.hidden.bias)).squeeze(-1)
-    torch.testing.assert_close(score(score.prepare(regions), hidden), expected)
+    expected = score.energy(torch.tanh(pairs @ matrix.T + score.reader.bias)).squeeze(-1)
+    torch.testing.assert_close(score(score.prepare(regions), score.reader(hidden)), expected)
 
 
 def test_dot_scores_by_hand() -> None:
@@ -102,7 +106,7 @@ def test_dot_scores_by_hand() -> None:
     hidden[0, 0, 2] = 2.0
     for score, value in (("dot", 6.0), ("scaled-dot", 6.0 / D**0.5)):
         attention = make("soft", score)
-        assert attention.score(regions, hidden)[0, 0, 4].item() == pytest.approx(value)
+        assert attention.score(attention.score.prepare(regions), hidden)[0, 0, 4].item() == pytest.approx(value)
     with pytest.raises(ValueError, match="of one width, not 6 and 7"):
         Attention(AttentionConfig(score="dot"), 6, 7, GRID)
 
@@ -120,7 +124,7 @@ def test_no_attention_is_the_mean_region() -> None:
 
 
 def test_hard_samples_follow_the_weights_and_look_at_one_region() -> None:
-    attention = make("hard", expected=0.0).train()
+    attention = make("hard", expected=0.0)
     regions, hidden = inputs(batch=1, captions=1)
     glimpse = look(attention, regions, hidden.expand(1, 20_000, H))
     counts = torch.bincount(glimpse.chosen.flatten(), minlength=L) / 20_000
@@ -129,11 +133,11 @@ def test_hard_samples_follow_the_weights_and_look_at_one_region() -> None:
 
 
 def test_hard_mixes_samples_and_expectations_by_image() -> None:
-    attention = make("hard", expected=0.5).train()
+    attention = make("hard", expected=0.5)
     regions, hidden = inputs(batch=200)
-    generator = torch.Generator().manual_seed(0)
-    memory = attention.prepare(regions, generator)
-    glimpse = attention(memory, hidden, generator)
+    draws = Draws([0], len(regions))
+    memory = attention.prepare(regions, draws)
+    glimpse = attention(memory, hidden, draws)
     share = memory.expected.double().mean().item()
     assert 0.4 < share < 0.6
     expectation = glimpse.alpha @ regions
@@ -141,9 +145,9 @@ def test_hard_mixes_samples_and_expectations_by_image() -> None:
     assert (agrees == memory.expected.squeeze(-1)).all()  # all captions of an image alike
 
 
-def test_samples_repeat_with_the_generator() -> None:
+def test_samples_repeat_with_the_seed() -> None:
     for mode in ("hard", "gumbel"):
-        attention = make(mode).train()
+        attention = make(mode)
         regions, hidden = inputs(batch=20)
         first, again, other = (look(attention, regions, hidden, seed).chosen for seed in (3, 3, 4))
         assert (first == again).all()
@@ -151,7 +155,7 @@ def test_samples_repeat_with_the_generator() -> None:
 
 
 def test_gumbel_looks_at_one_region_and_passes_the_relaxed_gradient() -> None:
-    attention = make("gumbel").train()
+    attention = make("gumbel")
     regions, hidden = inputs(batch=1, captions=1)
     hidden = hidden.requires_grad_()
     glimpse = look(attention, regions, hidden)
@@ -165,8 +169,8 @@ def test_gumbel_looks_at_one_region_and_passes_the_relaxed_gradient() -> None:
 
 def test_local_window_falls_off_from_its_centre() -> None:
     attention = Attention(AttentionConfig("local", "location", window=0.5), D, H, (5, 7)).double()
-    torch.nn.init.zeros_(attention.score.hidden.weight)
-    torch.nn.init.zeros_(attention.score.hidden.bias)  # the window alone
+    torch.nn.init.zeros_(attention.score.reader.weight)
+    torch.nn.init.zeros_(attention.score.reader.bias)  # the window alone
     torch.nn.init.zeros_(attention.centre.weight)
     with torch.no_grad():
         attention.centre.bias.copy_(torch.tensor([0.0, 50.0]))  # half-way down, at the right edge
@@ -180,10 +184,10 @@ def test_self_attention_lets_regions_see_each_other() -> None:
     regions, hidden = inputs()
     for heads, moved in ((0, False), (2, True)):
         attention = make(heads=heads)
-        before = attention.prepare(regions).regions[0, 0]
+        before = attention.prepare(regions).regions.matrix[0, 0]
         changed = regions.clone()
         changed[0, 5] += 1
-        assert torch.equal(before, attention.prepare(changed).regions[0, 0]) != moved
+        assert torch.equal(before, attention.prepare(changed).regions.matrix[0, 0]) != moved
         assert look(attention, regions, hidden).context.shape == (B, N, D)
 
 
@@ -196,6 +200,8 @@ def test_self_attention_lets_regions_see_each_other() -> None:
         ({"width": 0}, "attention width is 0"),
         ({"expected": 1.5}, "attention expected is 1.5"),
         ({"window": 0.0}, "attention window is 0.0"),
+        ({"temperature": 0.0}, "attention temperature is 0.0"),
+        ({"final_temperature": -1.0}, "attention final_temperature is -1.0"),
         ({"heads": -1}, "attention heads is -1"),
     ],
 )

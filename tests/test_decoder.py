@@ -6,6 +6,7 @@ from torch import Tensor
 
 from captioner.config import FEEDS, GATES, MODES, AttentionConfig, DecoderConfig
 from captioner.decoder import Decoder, Outputs
+from captioner.draws import Draws
 
 V, D, E, H, R, GRID = 11, 6, 4, 5, 3, (2, 2)
 L = 4
@@ -24,12 +25,11 @@ def inputs(batch: int = 3, captions: int = 2, length: int = 5) -> tuple[Tensor, 
     return regions, torch.randint(1, V, (batch, captions, length + 1), generator=generator)
 
 
-def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    memory, state = decoder.start(regions, ids.shape[1], generator)
+def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor, Tensor]:
+    scene, state = decoder.start(regions, ids.shape[1], draws)
     logits, alpha, beta = [], [], []
     for word in ids[:, :, :-1].unbind(dim=2):
-        step = decoder.step(memory, state, word, generator)
+        step = decoder.step(scene, state, word, draws)
         state = step.state
         logits.append(step.logits)
         alpha.append(step.alpha)
@@ -40,10 +40,10 @@ def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, seed: int) -> t
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("training", [True, False])
 def test_teacher_forcing_equals_step_by_step(mode: str, training: bool) -> None:
-    decoder = make(AttentionConfig(mode, width=5)).train(training)
+    decoder = make(AttentionConfig(mode, width=5))
     regions, ids = inputs()
-    whole: Outputs = decoder(regions, ids, torch.Generator().manual_seed(7))
-    logits, alpha, beta = step_by_step(decoder, regions, ids, 7)
+    whole: Outputs = decoder(regions, ids, Draws([7], 3) if training else None)
+    logits, alpha, beta = step_by_step(decoder, regions, ids, Draws([7], 3) if training else None)
     assert whole.logits.shape == (3, 2, 5, V)
     assert whole.alpha.shape == (3, 2, 5, L)
     torch.testing.assert_close(whole.logits, logits)
@@ -81,7 +81,7 @@ def test_one_step_by_the_papers_equations() -> None:
     mean = annotation.mean(dim=0)
     hidden, cell = decoder.initial_hidden(mean), decoder.initial_memory(mean)
     score = decoder.attention.score
-    energies = score.energy(torch.tanh(score.region(annotation) + score.hidden(hidden)))  # eq. 4
+    energies = score.energy(torch.tanh(score.region(annotation) + score.reader(hidden)))  # eq. 4
     alpha = energies.squeeze(-1).softmax(dim=0)  # eq. 5
     beta = decoder.gate(hidden).sigmoid()
     context = beta * (alpha[:, None] * annotation).sum(dim=0)  # eq. 13, gated
@@ -105,9 +105,9 @@ def test_the_lstm_is_torchs() -> None:
         cell.bias_ih.copy_(decoder.from_word.bias)
         cell.bias_hh.zero_()
     regions, ids = inputs(batch=1, captions=1)
-    memory, state = decoder.start(regions)
-    step = decoder.step(memory, state, ids[:, :, 0])
-    context = decoder.attention(memory, state.hidden).context
+    scene, state = decoder.start(regions)
+    step = decoder.step(scene, state, ids[:, :, 0])
+    context = decoder.attention(scene.memory, state.hidden).context
     read = torch.cat([decoder.embedding(ids[0, :, 0]), context[0]], dim=-1)
     hidden, cells = cell(read, (state.hidden[0], state.memory[0]))
     torch.testing.assert_close(step.state.hidden[0], hidden)
@@ -118,12 +118,12 @@ def test_the_lstm_is_torchs() -> None:
 def test_feeds_of_the_decoder_without_attention(feed: str) -> None:
     decoder = make(AttentionConfig("none", feed=feed), gate="none")
     regions, ids = inputs(batch=1, captions=1)
-    memory, state = decoder.start(regions)
+    scene, state = decoder.start(regions)
     assert (state.hidden == 0).all() == (feed in ("every-step", "first-step"))
     contexts = []
     for word in ids.unbind(dim=2)[:3]:
         gates = decoder.from_word(decoder.embedding(word))
-        state, context, _, _ = decoder._advance(memory, state, gates, None)
+        state, context, _, _ = decoder._advance(scene, state, gates, None)
         contexts.append(bool((context != 0).any()))
     assert contexts == {"every-step": [True] * 3, "first-step": [True, False, False]}.get(feed, [False] * 3)
     changed = decoder(regions + 1 + torch.randn_like(regions), ids).logits
@@ -147,20 +147,48 @@ def test_tied_embeddings_are_one_matrix() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_parameter_learns(mode: str) -> None:
-    decoder = make(AttentionConfig(mode, width=5, expected=0.5)).train()
+    decoder = make(AttentionConfig(mode, width=5, expected=0.5))
     regions, ids = inputs(batch=8)
-    outputs = decoder(regions, ids, torch.Generator().manual_seed(0))
+    outputs = decoder(regions, ids, Draws([0], 8))
     outputs.logits.square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in decoder.named_parameters()}
     assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
 
 
 def test_dropout_is_off_at_inference() -> None:
-    decoder = make(dropout=0.5).eval()
+    decoder = make(dropout=0.5)
     regions, ids = inputs()
     torch.testing.assert_close(decoder(regions, ids).logits, decoder(regions, ids).logits)
-    decoder.train()
-    assert (decoder(regions, ids).logits != decoder(regions, ids).logits).any()
+    first, again, other = (decoder(regions, ids, Draws([seed], 3)).logits for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mask_saves_work_and_changes_nothing(mode: str) -> None:
+    """Losses of a batch with captions of all lengths, and gradients, are those of reading everything to its end."""
+    regions, ids = inputs(batch=3, captions=3, length=6)
+    lengths = torch.tensor([[5, 3, 1], [4, 4, 2], [3, 1, 0]])  # an image may have fewer captions
+    mask = torch.arange(6) < lengths.unsqueeze(-1)  # (B, N, T)
+    found = []
+    for told in (mask, None):
+        decoder = make(AttentionConfig(mode, width=5), dropout=0.3)
+        outputs = decoder(regions, ids, Draws([7], 3), told)
+        logits = outputs.logits if told is not None else outputs.logits[mask]
+        (logits.square().sum() + (outputs.alpha[mask] ** 3).sum() + (outputs.beta[mask] ** 3).sum()).backward()
+        assert outputs.alpha.shape == (3, 3, 6, L)
+        found.append((logits, outputs.alpha[mask], [parameter.grad for parameter in decoder.parameters()]))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("mode", ["soft", "hard", "gumbel"])
+def test_images_shared_among_processes_see_the_same_numbers(mode: str) -> None:
+    decoder = make(AttentionConfig(mode, width=5), dropout=0.5)
+    regions, ids = inputs(batch=5)
+    whole = decoder(regions, ids, Draws([3, 4], 5))
+    for rows in (slice(0, 2), slice(2, 5)):
+        part = decoder(regions[rows], ids[rows], Draws([3, 4], 5, rows))
+        torch.testing.assert_close(part.logits, whole.logits[rows])
 
 
 @pytest.mark.parametrize(

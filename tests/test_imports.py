@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "captioner"
 LAYERS = [
     ["files", "image_formats", "images", "config", "vocabulary", "metrics", "losses"],
     ["annotations", "readers", "datasets", "describe"],
-    ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines", "attention", "decoder", "search"],
+    ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines"],
+    ["draws", "shared", "additive", "scores", "attention", "lstm", "decoder", "search"],
     ["region_cache", "features", "inspection"],
     ["cli", "__main__"],
 ]

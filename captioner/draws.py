@@ -1,0 +1,47 @@
+"""The random numbers of one training step: all follow from a seed, however many processes share the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+LEVELS = 1 << 16  # dropout rates are rounded to so many parts
+
+
+class Draws:
+    """Random numbers for a batch of B images, of which the caller has `rows`.
+
+    Numbers are drawn for the whole batch and the caller's rows taken from them, so that a batch that is shared among
+    processes sees the same numbers as one that is not. `seed` is one or more numbers, such as those of a run and a
+    step: equal seeds give equal numbers on every machine and device, and there is no state to save.
+    """
+
+    def __init__(self, seed: Sequence[int], images: int, rows: slice = slice(None)) -> None:
+        self.seed, self.images, self.rows = tuple(seed), images, rows
+        self.source = np.random.Generator(np.random.SFC64(list(seed)))
+
+    @cached_property
+    def looks(self) -> Draws:
+        """Numbers for looks at regions, a stream of their own: how many are drawn of it does not change the others."""
+        return Draws([*self.seed, 1], self.images, self.rows)
+
+    def uniform(self, *shape: int, device: torch.device | None = None) -> Tensor:
+        """Return numbers (rows, *shape) in 0..1, the 1 excluded."""
+        return self._own(self.source.random((self.images, *shape), dtype=np.float32), device)
+
+    def dropout(self, values: Tensor, rate: float) -> Tensor:
+        """Return `values` (rows, ...) with a share of `rate` set to zero and the others scaled up to make up for it."""
+        if rate == 0:
+            return values
+        # Whole numbers of 16 bits: three times as fast as torch's own dropout on a CPU.
+        levels = self.source.integers(-LEVELS // 2, LEVELS // 2, (self.images, *values.shape[1:]), dtype=np.int16)
+        kept = self._own(levels, values.device) >= round(rate * LEVELS) - LEVELS // 2
+        return values * kept.to(values.dtype).mul_(1 / (1 - rate))
+
+    def _own(self, numbers: NDArray[np.generic], device: torch.device | None) -> Tensor:
+        return torch.from_numpy(numbers[self.rows]).to(device)

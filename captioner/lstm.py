@@ -1,0 +1,53 @@
+"""The LSTM's arithmetic after its products, as one differentiable operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+def lstm_cell(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return hidden state and memory (..., H) after one step, from the gates (..., 4H) and the memory before it.
+
+    The gates are those of entry, forgetting, candidate and output, end to end, before their activations.
+    """
+    hidden, after = _Cell.apply(gates, memory)
+    return hidden, after
+
+
+class _Cell(Function):
+    """Equations 2 and 3 of the paper; autograd's thirty small operations would cost as much as the products."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        width = memory.shape[-1]
+        active = gates.clone()
+        active[..., 2 * width : 3 * width] *= 2  # tanh(x) is 2 sigmoid(2 x) - 1, so that one sigmoid serves all four
+        active.sigmoid_()
+        active[..., 2 * width : 3 * width].mul_(2).sub_(1)
+        entry, forget, candidate, output = active.chunk(4, dim=-1)
+        after = (forget * memory).addcmul_(entry, candidate)  # (..., H)
+        squashed = (2 * after).sigmoid_().mul_(2).sub_(1)  # (..., H), tanh of the memory
+        ctx.save_for_backward(active, memory, squashed)
+        return output * squashed, after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, hidden_gradient: Tensor, after_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        active, memory, squashed = ctx.saved_tensors
+        entry, forget, candidate, output = active.chunk(4, dim=-1)
+        through = hidden_gradient * output
+        after = after_gradient + through.addcmul_(through, squashed.square(), value=-1)  # (..., H)
+        gradients = torch.empty_like(active)  # (..., 4H)
+        by_entry, by_forget, by_candidate, by_output = gradients.chunk(4, dim=-1)
+        torch.mul(after, candidate, out=by_entry)
+        torch.mul(after, memory, out=by_forget)
+        torch.mul(after, entry, out=by_candidate)
+        torch.mul(hidden_gradient, squashed, out=by_output)
+        slopes = active * (1 - active)  # of a sigmoid
+        torch.mul(candidate, candidate, out=slopes.chunk(4, dim=-1)[2]).neg_().add_(1)  # of tanh
+        return gradients.mul_(slopes), after.mul_(forget)
