@@ -51,11 +51,11 @@ class AttentionConfig:
 
     `width` is that of the space in which additive, concat and cosine scores compare. `expected` is the share of images
     of a training batch whose context is the expectation instead of a sample (hard). `window` is the standard deviation
-    of the local mode's Gaussian in cells. The `temperature` of gumbel samples falls to `final_temperature` in the course
-    of training. `inference` is what hard and gumbel modes do with the weights once trained.
-    `heads` above 0 puts a self-attention layer over the regions first. `feed` is how the mean region reaches a decoder
-    without attention (none): as the context of every step or of the first, as the initial state, or as the initial
-    state through a small network.
+    of the local mode's Gaussian in cells. The `temperature` of gumbel samples falls to `final_temperature` during the
+    training. `inference` is what hard and gumbel modes do with the weights once trained. `heads` above 0 puts a
+    self-attention layer over the regions first. `feed` is how the mean region reaches a decoder without attention
+    (none): as the context of every step or of the first, as the initial state, or as the initial state through a small
+    network.
     """
 
     mode: str = "soft"

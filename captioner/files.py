@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a UTF-8 file so that it is there whole or not at all, whatever happens meanwhile."""
+def write_whole(path: Path, contents: str | bytes) -> None:
+    """Write a file, text in UTF-8, so that it is there whole or not at all, whatever happens meanwhile."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        if isinstance(contents, str):
+            unfinished.write_text(contents, encoding="utf-8")
+        else:
+            unfinished.write_bytes(contents)
         with unfinished.open("rb+") as file:
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -22,10 +26,29 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def digest(path: Path) -> str:
-    """Return a hash of a file's contents, in hexadecimal."""
+def sync_folder(folder: Path) -> None:
+    """Make what was moved into a folder outlast a power cut, on systems that can do this."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know nothing of it; a disk that fails must not pass unseen.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def digest(source: Path | bytes) -> str:
+    """Return a hash of a file's contents, or of bytes, in hexadecimal."""
     contents = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    if isinstance(source, bytes):
+        contents.update(source)
+        return contents.hexdigest()
+    with source.open("rb") as file:
         while block := file.read(1 << 20):
             contents.update(block)
     return contents.hexdigest()

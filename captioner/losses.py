@@ -1,28 +1,37 @@
 """Losses as pure functions over tensors; each names its reduction.
 
-Captions are image-major: log-probabilities are (B, N, T, V), target ids and masks (B, N, T). A mask is True where there
-is a word to predict, the end marker included; what lies beyond it counts nowhere.
+Captions are image-major: weights are (B, N, T, L), masks (B, N, T). A mask is True where there is a word to predict,
+the end marker included; what lies beyond it counts nowhere. What belongs to words alone has a row for each of the W
+words where the mask is True.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 REDUCTIONS = ("sum", "mean")
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor, *, reduction: str, smoothing: float = 0.0) -> Tensor:
-    """Return the negative log likelihood of target ids (B, N, T) under logits (B, N, T, V).
+def word_losses(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return the loss (W,) and the negative log likelihood (W,) of each of W target words under logits (W, V).
+
+    They differ by `smoothing` (0..1), which spreads that share of each target evenly over all V words.
+    """
+    log_probabilities = logits.float().log_softmax(dim=-1) if logits.dtype.itemsize < 4 else logits.log_softmax(dim=-1)
+    unlikely = -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (W,)
+    if not smoothing:
+        return unlikely, unlikely
+    return (1 - smoothing) * unlikely - smoothing * log_probabilities.mean(dim=-1), unlikely
+
+
+def cross_entropy(losses: Tensor, captions: int, *, reduction: str) -> Tensor:
+    """Return the cross entropy of the `captions` that the words with these losses (W,) belong to.
 
     `reduction` "sum" is the mean over captions of the sum over words, as in the paper; "mean" the mean over words.
-    `smoothing` (0..1) spreads that share of each target evenly over all V words.
     """
     _check_reduction(reduction)
-    words = F.cross_entropy(logits[mask], targets[mask], reduction="sum", label_smoothing=smoothing)
-    captions = mask.any(dim=-1).sum()  # padding captions of an image with fewer than N are empty
-    return words / (captions if reduction == "sum" else mask.sum())
+    return losses.sum() / captions if reduction == "sum" else losses.mean()
 
 
 def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str) -> Tensor:
@@ -51,6 +60,7 @@ def reinforce_surrogate(
     log_likelihood: Tensor,
     mask: Tensor,
     *,
+    sampled: Tensor | None = None,
     baseline: float,
     reward_scale: float,
     entropy_weight: float,
@@ -59,12 +69,15 @@ def reinforce_surrogate(
 
     `chosen` (B, N, T) are the sampled regions under alpha (B, N, T, L), `log_likelihood` (B, N) that of each caption
     given them. The mean over captions of - scale * (log likelihood - baseline) * log p(samples) - weight * entropy, the
-    sums running over words.
+    sums running over words. Captions of images that looked at the expectation, where `sampled` (B, 1) is False, have
+    no samples to be rewarded for.
     """
     log_alpha = alpha.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).clamp_min(torch.finfo(alpha.dtype).tiny).log()
     log_path = (log_alpha * mask).sum(dim=-1)  # (B, N)
     entropy: Tensor = (torch.special.entr(alpha).sum(dim=-1) * mask).sum(dim=-1)  # (B, N)
     reward = reward_scale * (log_likelihood.detach() - baseline)  # (B, N)
+    if sampled is not None:
+        reward = reward * sampled
     present = mask.any(dim=-1)  # (B, N)
     return -(reward * log_path + entropy_weight * entropy)[present].mean()
 

@@ -14,6 +14,7 @@ from captioner.losses import (
     moving_baseline,
     reinforce_surrogate,
     self_critical,
+    word_losses,
 )
 
 # Two images, the first with two captions of three and one words, the second with one caption of two.
@@ -25,27 +26,36 @@ def some_logits(words: int = 5) -> Tensor:
 
 
 def test_cross_entropy_by_hand() -> None:
-    logits = some_logits()
-    targets = torch.tensor([[[1, 2, 3], [4, 0, 0]], [[2, 2, 0], [0, 0, 0]]])
+    logits = some_logits()[MASK]  # (W, V), six words of three captions
+    targets = torch.tensor([1, 2, 3, 4, 2, 2])
     log_probabilities = logits.log_softmax(dim=-1)
-    total = -sum(log_probabilities[b, n, t, targets[b, n, t]] for b, n, t in MASK.nonzero())
-    torch.testing.assert_close(cross_entropy(logits, targets, MASK, reduction="sum"), total / 3)
-    torch.testing.assert_close(cross_entropy(logits, targets, MASK, reduction="mean"), total / 6)
-    smoothed = cross_entropy(logits, targets, MASK, reduction="mean", smoothing=0.1)
-    even = -log_probabilities[MASK].mean()
-    torch.testing.assert_close(smoothed, 0.9 * total / 6 + 0.1 * even)
+    total = -sum(log_probabilities[word, target] for word, target in enumerate(targets))
+    losses, unlikely = word_losses(logits, targets)
+    assert losses is unlikely
+    torch.testing.assert_close(cross_entropy(losses, 3, reduction="sum"), total / 3)
+    torch.testing.assert_close(cross_entropy(losses, 3, reduction="mean"), total / 6)
+    smoothed, plain = word_losses(logits, targets, smoothing=0.1)
+    torch.testing.assert_close(plain, unlikely)
+    even = -log_probabilities.mean()
+    torch.testing.assert_close(cross_entropy(smoothed, 3, reduction="mean"), 0.9 * total / 6 + 0.1 * even)
+
+
+def test_half_precision_logits_are_summed_up_in_single() -> None:
+    logits = (100 * some_logits()[MASK]).bfloat16()
+    losses, _ = word_losses(logits, torch.zeros(6, dtype=torch.long))
+    assert losses.dtype == torch.float32
+    expected = torch.nn.functional.cross_entropy(logits.float(), torch.zeros(6, dtype=torch.long), reduction="none")
+    torch.testing.assert_close(losses, expected)
 
 
 def test_padding_counts_nowhere() -> None:
-    logits, targets = some_logits().requires_grad_(), torch.zeros(2, 2, 3, dtype=torch.long)
     alpha = some_logits(4).softmax(dim=-1).requires_grad_()
-    loss = cross_entropy(logits, targets, MASK, reduction="sum")
-    loss = loss + doubly_stochastic_penalty(alpha, MASK, reduction="sum") + attention_entropy(alpha, MASK)
+    loss = doubly_stochastic_penalty(alpha, MASK, reduction="sum") + attention_entropy(alpha, MASK)
     loss.backward()
-    for gradient in (logits.grad, alpha.grad):
-        assert gradient is not None
-        assert (gradient[~MASK] == 0).all()
-        assert (gradient[MASK] != 0).any(dim=-1).all()
+    gradient = alpha.grad
+    assert gradient is not None
+    assert (gradient[~MASK] == 0).all()
+    assert (gradient[MASK] != 0).any(dim=-1).all()
 
 
 def test_doubly_stochastic_penalty_by_hand() -> None:
@@ -117,6 +127,8 @@ def test_reward_scale_and_baseline_by_hand() -> None:
     settings = {"baseline": -5.0, "reward_scale": 0.1, "entropy_weight": 0.0}
     surrogate = reinforce_surrogate(alpha, chosen, torch.tensor([[-2.0]]), mask, **settings)
     assert surrogate.item() == pytest.approx(-0.1 * 3 * math.log(0.75))
+    expecting = {"sampled": torch.tensor([[False]]), **settings}
+    assert reinforce_surrogate(alpha, chosen, torch.tensor([[-2.0]]), mask, **expecting).item() == 0
     assert moving_baseline(None, -4.0) == -4.0
     assert moving_baseline(-5.0, -4.0) == pytest.approx(-4.9)
 

@@ -1,0 +1,238 @@
+"""Trained models, saved as one folder that loads with nothing beside it.
+
+The folder has the decoder's weights, those of the encoder's trunk only where it was fine-tuned, and a training state
+only while training may go on; configurations, vocabulary and metrics are in its manifest (see `checkpoint_files`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from captioner.checkpoint_files import MANIFEST, check_plain, deserialise, read_folder, serialise, write_folder
+from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.decoder import Decoder
+from captioner.encoder import Encoder, load_encoder
+from captioner.vocabulary import Vocabulary
+
+PARTS = ("encoder", "encoder_identity", "attention", "decoder", "metrics", "settings", "progress", "vocabulary")
+Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A trained model as it lies on disk; its tensors are the ones it was given, not copies, on any device.
+
+    `weights` is the decoder's state dict, in which the second name of a tied weight may be left out. `encoder_weights`
+    is that of the encoder's trunk where it was fine-tuned, or began at random; where it is None, the encoder is found
+    by its configuration and recognised by `encoder_identity`. Metrics, settings and progress are plain values for JSON.
+    """
+
+    encoder: EncoderConfig
+    encoder_identity: dict[str, Any]
+    attention: AttentionConfig
+    decoder: DecoderConfig
+    vocabulary: Vocabulary
+    weights: dict[str, Tensor] = field(repr=False)
+    encoder_weights: dict[str, Tensor] | None = field(default=None, repr=False)
+    metrics: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
+    own_names: tuple[str, ...] = field(init=False, repr=False)  # of weights, one for each that are tied
+
+    def __post_init__(self) -> None:
+        if self.encoder.weights == "random" and self.encoder_weights is None:
+            raise ValueError("encoder weights is 'random', which nobody can find again; give encoder_weights as well")
+        with torch.device("meta"):  # shapes without arithmetic
+            layout: dict[str, Tensor] = self._new_decoder().state_dict(keep_vars=True)
+        weights = dict(self.weights)
+        first_names: dict[int, str] = {}
+        for name, parameter in layout.items():
+            first_name = first_names.setdefault(id(parameter), name)
+            if first_name in weights and _differ(weights.setdefault(name, weights[first_name]), weights[first_name]):
+                raise ValueError(f"decoder weights {first_name} and {name} are tied, but not the same")
+        _check_fit(f"a decoder of {len(self.vocabulary)} words", layout, weights)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "own_names", tuple(first_names.values()))
+
+    @property
+    def own_weights(self) -> dict[str, Tensor]:
+        """The weights without the second name of a tied one."""
+        return {name: self.weights[name] for name in self.own_names}
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that decides what the model says, in 16 hexadecimal digits, to name it by in records."""
+        model = [self.encoder_identity, asdict(self.attention), asdict(self.decoder), self.vocabulary.to_dict()]
+        contents = hashlib.blake2b(json.dumps(model, sort_keys=True).encode(), digest_size=8)
+        for name, weight in sorted(self.own_weights.items()):
+            contents.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
+            contents.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return contents.hexdigest()
+
+    def build_decoder(self) -> Decoder:
+        """Return the decoder with its weights, in single precision on the CPU, in evaluation mode."""
+        with torch.random.fork_rng(devices=[]):  # the numbers it starts from are not used: they cost no one a seed
+            decoder = self._new_decoder()
+        decoder.load_state_dict(self.weights)
+        return decoder.eval()
+
+    def build_encoder(self, *, progress: bool = False) -> Encoder:
+        """Return the encoder that the model was trained on, frozen; `progress` shows downloads on stderr."""
+        if self.encoder_weights is None:
+            encoder = load_encoder(self.encoder, progress=progress)
+        else:
+            encoder = _rebuild_encoder(self.encoder, self.encoder_weights)
+        found, wanted = encoder.identity(), self.encoder_identity
+        for key in {**wanted, **found}:
+            if found.get(key) != wanted.get(key):
+                raise ValueError(
+                    f"{self.encoder.name} on this machine has other {key} ({found.get(key)}) than the encoder that the "
+                    f"model was trained on ({wanted.get(key)})"
+                )
+        return encoder
+
+    def _new_decoder(self) -> Decoder:
+        match self.encoder_identity:
+            case {"grid": [int(rows), int(columns)], "dimensions": int(width)}:
+                return Decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
+        raise ValueError("encoder_identity has no 'grid' of rows and columns, or no 'dimensions'")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """What a training needs to go on, beside the model: tensors, and plain values for JSON, NaN and infinity too."""
+
+    tensors: dict[str, Tensor] = field(repr=False)
+    values: dict[str, Any]
+
+
+def save_checkpoint(
+    folder: str | os.PathLike[str], checkpoint: Checkpoint, training: TrainingState | None = None
+) -> None:
+    """Put a checkpoint into `folder`, in place of one there; a kill at any moment leaves the one or the other, whole.
+
+    The training state of the one before goes with it. Only one process at a time may save to a folder.
+    """
+    contents = {"decoder": serialise(checkpoint.own_weights)}
+    if checkpoint.encoder_weights is not None:
+        contents["encoder"] = serialise(checkpoint.encoder_weights)
+    if training is not None:
+        check_plain("training", training.values, finite=False)
+        contents["training"] = serialise(training.tensors, {"values": json.dumps(training.values)})
+    parts = {
+        "encoder": asdict(checkpoint.encoder),
+        "encoder_identity": checkpoint.encoder_identity,
+        "attention": asdict(checkpoint.attention),
+        "decoder": asdict(checkpoint.decoder),
+        "metrics": checkpoint.metrics,
+        "settings": checkpoint.settings,
+        "progress": checkpoint.progress,
+        "vocabulary": checkpoint.vocabulary.to_dict(),
+    }
+    for name, part in parts.items():
+        check_plain(name, part)
+    write_folder(Path(folder), parts, contents)
+
+
+def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
+    """Return the checkpoint in `folder`, its tensors on the CPU, after checking that it is whole and fits together."""
+    folder = Path(folder)
+    manifest, contents = read_folder(folder, ("decoder", "encoder"))
+    for part in PARTS:
+        if not isinstance(manifest.get(part), dict):
+            raise ValueError(f"{folder / MANIFEST} is damaged: it has no {part}")
+    if "decoder" not in contents:
+        raise ValueError(f"{folder / MANIFEST} is damaged: it names no decoder file")
+    try:
+        return Checkpoint(
+            _make_config(EncoderConfig, "encoder", manifest["encoder"]),
+            manifest["encoder_identity"],
+            _make_config(AttentionConfig, "attention", manifest["attention"]),
+            _make_config(DecoderConfig, "decoder", manifest["decoder"]),
+            Vocabulary.from_dict(manifest["vocabulary"]),
+            deserialise(contents["decoder"])[0],
+            deserialise(contents["encoder"])[0] if "encoder" in contents else None,
+            manifest["metrics"],
+            manifest["settings"],
+            manifest["progress"],
+        )
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # torch has many ways to refuse a size
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{folder} cannot be loaded: {reason}") from None
+
+
+def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
+    """Return what was saved with the checkpoint in `folder` for its training to go on; None where nothing was."""
+    folder = Path(folder)
+    _, contents = read_folder(folder, ("training",))
+    if "training" not in contents:
+        return None
+    try:
+        tensors, metadata = deserialise(contents["training"])
+        return TrainingState(tensors, json.loads(metadata.get("values", "")))
+    except ValueError as error:
+        raise ValueError(f"the training state in {folder} cannot be loaded: {error}") from None
+
+
+def to_half(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with its weights rounded to half precision: half the bytes on disk, another digest."""
+    rounded = replace(checkpoint, weights=_halve(checkpoint.own_weights))
+    if checkpoint.encoder_weights is None:
+        return rounded
+    encoder_weights = _halve(checkpoint.encoder_weights)
+    identity = _rebuild_encoder(checkpoint.encoder, encoder_weights).identity()
+    return replace(rounded, encoder_weights=encoder_weights, encoder_identity=identity)
+
+
+def _halve(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    halves = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
+    for name, weight in weights.items():
+        if (halves[name].isinf() & ~weight.isinf()).any():
+            raise ValueError(f"weight {name} reaches {weight.abs().max():.3g}, too much for half precision")
+    return halves
+
+
+def _rebuild_encoder(config: EncoderConfig, weights: Mapping[str, Tensor]) -> Encoder:
+    """Return the encoder of `config` with other weights of its trunk, which no classifier fits."""
+    with torch.random.fork_rng(devices=[]):
+        encoder = load_encoder(replace(config, weights="random"))
+    _check_fit(f"the encoder {config.name}", encoder.trunk.state_dict(), weights)
+    encoder.trunk.load_state_dict(weights)
+    encoder.classifier = None
+    return encoder
+
+
+def _make_config(kind: type[Config], name: str, settings: dict[str, Any]) -> Config:
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(f"this version knows no {name} setting {unknown[0]!r}: upgrade")
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise ValueError(f"its {name} settings are damaged: {error}") from None
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() != other.data_ptr() and not torch.equal(one, other)
+
+
+def _check_fit(whose: str, layout: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless the weights have the names and shapes of `layout`."""
+    for name, expected in layout.items():
+        if name not in weights:
+            raise ValueError(f"the weights do not fit {whose}: {name} is missing")
+        if weights[name].shape != expected.shape:
+            found, wanted = tuple(weights[name].shape), tuple(expected.shape)
+            raise ValueError(f"the weights do not fit {whose}: {name} is {found}, expected {wanted}")
+    if unknown := [name for name in weights if name not in layout]:
+        raise ValueError(f"the weights do not fit {whose}: it has no {unknown[0]}")

@@ -1,0 +1,92 @@
+"""`captioner describe` and `captioner features`: data sets, and the regions of their images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from captioner.commands.parts import (
+    add_command,
+    add_dataset_arguments,
+    add_encoder_arguments,
+    complain,
+    encoder_config,
+    positive,
+    progress_bar,
+    read_dataset,
+    say,
+)
+from captioner.config import ENGINES
+
+
+def add_describe(commands: Any) -> None:
+    """Add `captioner describe`."""
+    parser = add_command(commands, "describe", run_describe, "count and check the images and captions of a data set")
+    add_dataset_arguments(parser)
+    parser.add_argument("--min-count", type=int, default=5, help="how often a word must occur to be in the vocabulary")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a report")
+    parser.add_argument("--histogram", type=Path, metavar="PNG", help="also draw the caption lengths into this file")
+
+
+def run_describe(options: argparse.Namespace) -> int:
+    """Print what is in a data set."""
+    from captioner.describe import describe, length_histogram
+
+    dataset = read_dataset(options)
+    description = describe(dataset, options.min_count)
+    print(json.dumps(description.to_dict(), indent=2) if options.json else description.to_text())
+    if options.histogram:
+        length_histogram(dataset, options.histogram)
+        say(f"wrote {options.histogram}")
+    return 0
+
+
+def add_features(commands: Any) -> None:
+    """Add `captioner features`."""
+    parser = add_command(commands, "features", run_features, "encode the images of a data set into a region cache")
+    add_dataset_arguments(parser)
+    add_encoder_arguments(parser)
+    parser.add_argument("--split", help="encode only this split (default: all)")
+    parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")
+    parser.add_argument("--out", type=Path, help="folder of the caches (default: features/NAME-OF-DATA)")
+    parser.add_argument("--engine", choices=ENGINES, default="auto", help="what runs the encoder")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--workers", type=positive, metavar="N", help="decoding threads (default: one a core)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run_features(options: argparse.Namespace) -> int:
+    """Fill the region caches of a data set, plain and mirrored."""
+    dataset = read_dataset(options)
+    for note in dataset.notes:
+        say(note)
+    images = dataset.split(options.split) if options.split else dataset.images
+    from captioner.encoder import load_encoder
+    from captioner.features import fill_cache
+
+    encoder = load_encoder(encoder_config(options), progress=not options.quiet)
+    root = options.out or Path("features") / dataset.root.resolve().name
+    failed = False
+    for flip in (False, True) if options.flips else (False,):
+        started = time.monotonic()
+        with progress_bar("mirrored" if flip else "regions", quiet=options.quiet) as progress:
+            folder, report = fill_cache(
+                images,
+                root,
+                encoder,
+                flip=flip,
+                engine=options.engine,
+                device=options.device,
+                workers=options.workers,
+                progress=progress,
+            )
+        for reason in report.refused:
+            complain(reason)
+        failed |= bool(report.refused)
+        rate = report.encoded / (time.monotonic() - started)
+        done = f"{report.encoded:,} encoded ({rate:.1f} a second)" if report.encoded else "nothing to encode"
+        print(f"{folder}: {done}, {report.skipped:,} there already, {len(report.refused):,} refused")
+    return int(failed)

@@ -1,0 +1,136 @@
+"""`captioner train`: from an experiment's settings to a trained model."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from captioner.commands.parts import add_command, complain, say
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from captioner.training import Position
+
+
+def add_train(commands: Any) -> None:
+    """Add `captioner train`."""
+    parser = add_command(commands, "train", run_train, "train a model as an experiment's settings say")
+    parser.add_argument("config", type=Path, metavar="CONFIG.yaml", help="the settings, such as those in experiments/")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that replace the file's, such as decoder.hidden=256"
+    )
+    parser.add_argument("--run", type=Path, metavar="DIR", dest="folder", help="folder of the run (default: runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that is there, where there is one")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--show", action="store_true", help="only print all settings, as YAML")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run_train(options: argparse.Namespace) -> int:
+    """Train, or go on training; say how it ended."""
+    from captioner.experiment import load_experiment, to_yaml
+
+    experiment = load_experiment(options.config, options.overrides)
+    if options.show:
+        print(to_yaml(experiment), end="")
+        return 0
+    from captioner.distributed import choose_own_device, joined_processes
+    from captioner.training import Stopped, train
+
+    folder = options.folder or Path("runs") / options.config.stem
+    device = choose_own_device(options.device)
+    with joined_processes(device) as processes, _Screen(processes.is_first, options.quiet) as screen:
+        stopping = _stop_on_signals(screen)
+        try:
+            outcome = train(
+                experiment,
+                folder,
+                processes=processes,
+                listener=screen,
+                device=device,
+                resume=options.resume,
+                stop=lambda: bool(stopping),
+            )
+        except Stopped:
+            if processes.is_first:
+                screen.say(f"stopped; everything is in {folder}/last, and --resume goes on from there")
+            return 130
+        if processes.is_first:
+            best = "" if outcome.best is None else f", {outcome.metric} {outcome.best:.1f}"
+            print(f"{outcome.folder}: the best model{best}, after {outcome.steps:,} steps")
+    return 0
+
+
+def _stop_on_signals(screen: _Screen) -> list[int]:
+    """Return a list that a first Ctrl-C or SIGTERM puts something into; a second one interrupts at once."""
+    received: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        screen.say("stopping after this step; once more stops at once, back to the last checkpoint")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return received
+
+
+class _Screen:
+    """Shows how training goes: a bar for what is under way, and lines for what is worth keeping."""
+
+    def __init__(self, active: bool, quiet: bool) -> None:
+        self.active, self.quiet = active, quiet
+        self.bar: tqdm[Any] | None = None
+        self.label = ""
+
+    def __enter__(self) -> _Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def _show(self, label: str, done: int, total: int, unit: str) -> None:
+        from tqdm import tqdm
+
+        if not self.active:
+            return
+        if self.bar is None or self.label != label:
+            self._close()
+            disable = True if self.quiet else None  # None: none where there is no terminal
+            self.bar = tqdm(desc=label, total=total, initial=done, unit=unit, disable=disable, dynamic_ncols=True)
+            self.label = label
+        self.bar.update(done - self.bar.n)
+        if done >= total:
+            self._close()
+
+    def say(self, text: str) -> None:
+        """Print a line on stderr, above the bar."""
+        if self.active:
+            self._close()
+            say(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr, above the bar."""
+        if self.active:
+            self._close()
+            complain(f"warning: {text}")
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how much of something is done."""
+        self._show(what, done, total, "image")
+
+    def step(self, position: Position, batches: int, numbers: dict[str, float]) -> None:
+        """Show a step."""
+        self._show(f"epoch {position.epoch + 1}", position.batch, batches, "batch")
+        if self.bar is not None:
+            speed = f"{numbers['captions_per_second']:.0f} captions/s"
+            self.bar.set_postfix_str(f"loss {numbers['loss']:.3f}, {speed}", refresh=False)

@@ -1,0 +1,86 @@
+"""Several processes that train as one: the few things they tell each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch import distributed as group
+
+from captioner.engines import choose_device
+
+Item = TypeVar("Item")
+# Longer than any wait for a slower process, such as the first one filling a region cache.
+PATIENCE = timedelta(hours=12)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all that share the work: number `rank` of `count`."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def rows(self) -> slice:
+        """Return the rows of a batch that are this process's: every `count`-th, which spreads long ones evenly."""
+        return slice(self.rank, None, self.count)
+
+    def add_up(self, numbers: Tensor) -> Tensor:
+        """Replace numbers by their sum over all processes, and return them."""
+        if self.count > 1:
+            group.all_reduce(numbers)
+        return numbers
+
+    def add_up_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace the gradients of parameters by their sums over all processes, in one exchange."""
+        if self.count == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
+        flat = self.add_up(torch.cat([part.flatten() for part in parts]))
+        for parameter, part in zip(trained, torch.split(flat, [part.numel() for part in parts]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def gather(self, item: Item) -> list[Item]:
+        """Return what each process gave, in the order of their ranks."""
+        if self.count == 1:
+            return [item]
+        items: list[Item | None] = [None] * self.count
+        group.all_gather_object(items, item)
+        return items  # type: ignore[return-value]
+
+    def wait(self) -> None:
+        """Wait until all processes have come here."""
+        if self.count > 1:
+            group.barrier()
+
+
+@contextmanager
+def joined_processes(device: str = "cpu") -> Iterator[Processes]:
+    """Yield this process among those that torchrun started with it, or alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes()
+        return
+    group.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
+    try:
+        yield Processes(group.get_rank(), group.get_world_size())
+    finally:
+        group.destroy_process_group()
+
+
+def choose_own_device(name: str = "auto") -> str:
+    """Return the device of this process: the one asked for, or one GPU each where torchrun started several."""
+    device = choose_device(name)
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device

@@ -1,0 +1,265 @@
+"""An experiment: every setting of a training run, read from YAML and from KEY=VALUE overrides; no torch here.
+
+Whatever is wrong with a file or an override is a ValueError of one line that names it, the dotted key and the choices.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from captioner.annotations import shown
+from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.settings import (
+    BatchConfig,
+    DataConfig,
+    LossConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    SelfCriticalConfig,
+    TuningConfig,
+    ValidationConfig,
+    VocabularyConfig,
+)
+from captioner.yaml_text import parse_yaml, write_yaml
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Every setting of a training run.
+
+    `data` are the data sets that are trained on together. `epochs` are those of cross entropy; the self-critical ones
+    come after them. `precision` is that of the decoder's arithmetic; weights are float32 always. `start` is a
+    checkpoint folder whose weights and vocabulary training starts from. After every so many steps (`save_every`, 0 for
+    never) and after each validation all is saved that training needs to go on. With `tensorboard` the curves are also
+    written for TensorBoard. Each other field is a section with an explanation of its own.
+    """
+
+    data: tuple[DataConfig, ...]
+    seed: int = 0
+    epochs: int = 12
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    self_critical: SelfCriticalConfig = field(default_factory=SelfCriticalConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    precision: str = "float32"
+    start: str | None = None
+    save_every: int = 1000
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("data is empty; it needs at least one data set")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
+        for name in ("epochs", "save_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is {self.precision!r}; choose from {', '.join(PRECISIONS)}")
+        if self.start == "":
+            raise ValueError("start is ''; it names a checkpoint folder")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Refuse what no model or training could be made of; what only the encoder can tell is left to the model."""
+        last = self.epochs + self.self_critical.epochs
+        if last < 1:
+            raise ValueError("epochs and self_critical.epochs are both 0; there is nothing to train")
+        if self.tuning.from_epoch > last:
+            raise ValueError(
+                f"tuning.from_epoch is {self.tuning.from_epoch}; training ends with epoch {last} "
+                "(epochs + self_critical.epochs)"
+            )
+        width, score = self.decoder.regions, self.attention.score
+        if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
+            raise ValueError(
+                f"attention.score is {score!r}; it needs decoder.regions and decoder.hidden to be equal, "
+                f"not {width} and {self.decoder.hidden}; or choose general"
+            )
+        if self.attention.heads and width % self.attention.heads:
+            raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
+
+
+def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment from a YAML file, over the one its `base` names, and apply overrides such as epochs=3.
+
+    An override's key is dotted (decoder.hidden=256) and its value YAML. One data set of several is named by its number
+    (data.0.root=PATH), a single one needs none (data.root=PATH).
+    """
+    path = Path(path)
+    values = _read_file(path)
+    for override in overrides:
+        values = _apply(override, values)
+        _check(values, f"override {shown(override)}")  # all was well before it, so that it is to blame
+    source = f"{path} with {', '.join(map(shown, overrides))}" if overrides else str(path)
+    return experiment_from_dict(values, source)
+
+
+def experiment_from_dict(values: Mapping[str, Any], source: str = "experiment") -> Experiment:
+    """Return the experiment of plain values, as JSON or YAML give them; `source` is named where they are wrong."""
+    try:
+        experiment: Experiment = _convert(values, Experiment, "", whole=True)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+    return experiment
+
+
+def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
+    """Return plain values, ready for JSON or YAML, of which `experiment_from_dict` makes an equal experiment."""
+    return {**asdict(experiment), "data": [asdict(data) for data in experiment.data]}
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """Return the experiment with all its settings as YAML that `load_experiment` reads."""
+    return write_yaml(experiment_to_dict(experiment))
+
+
+def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the settings in a file over those of its base; `above` are the files whose base this one is."""
+    asker = f", the base of {above[-1]}" if above else ""
+    if path.resolve() in [file.resolve() for file in above]:
+        raise ValueError(f"{path} is its own base: {', '.join(map(str, (*above, path)))}")
+    try:
+        values = parse_yaml(path.read_bytes().decode("utf-8-sig"), str(path))
+    except FileNotFoundError:
+        close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.yaml")], n=1)
+        raise ValueError(f"{path} is not there{asker}{f'; did you mean {close[0]}?' if close else ''}") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder{asker}; expected a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+    if not isinstance(values, dict):
+        found = "is empty" if values is None else f"holds {_described(values)}"
+        raise ValueError(f"{path} {found}; expected settings, such as data and epochs")
+    has_base, base = "base" in values, values.pop("base", None)
+    _check(values, str(path))
+    if not has_base:
+        return values
+    if not isinstance(base, str):
+        raise ValueError(f"{path}: base is {_described(base)}; expected text, the name of another file")
+    merged: dict[str, Any] = _merge(_read_file(path.parent / base, (*above, path)), values)
+    return merged
+
+
+def _merge(under: Any, over: Any) -> Any:
+    """Return `over` on top of `under`: mappings key by key, of everything else the upper one."""
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    return {**under, **{key: _merge(under.get(key), value) for key, value in over.items()}}
+
+
+def _apply(override: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with one KEY=VALUE laid over them."""
+    source = f"override {shown(override)}"
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ValueError(f"{source} has no '='; expected KEY=VALUE, such as decoder.hidden=256")
+    first, *rest = key.strip().split(".")
+    setting = parse_yaml(text, source)
+    if first != "data" or not rest:
+        merged: dict[str, Any] = _merge(values, _nested([first, *rest], setting))
+        return merged
+    data = values.get("data") or {}
+    sets = data if isinstance(data, list) else [data]
+    number = int(rest.pop(0)) if rest[0].isdecimal() else 0 if len(sets) == 1 else None
+    if number is None or number >= len(sets):
+        names = ", ".join(f"data.{index}" for index in range(len(sets)))
+        raise ValueError(f"{source}: which data set? choose from {names}")
+    sets = [*sets[:number], _merge(sets[number], _nested(rest, setting)), *sets[number + 1 :]]
+    return {**values, "data": sets if isinstance(data, list) else sets[0]}
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _check(values: dict[str, Any], source: str) -> None:
+    """Raise ValueError for keys that do not exist and values of the wrong type; others may be missing yet."""
+    try:
+        _convert(values, Experiment, "", whole=False)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
+    """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kind = kinds[0]
+    if value is None and NoneType in kinds:
+        return None
+    if is_dataclass(kind):
+        return _convert_section(value, kind, key, whole=whole)
+    if get_origin(kind) is not tuple:
+        return _convert_scalar(value, kind, key, " or null" if NoneType in kinds else "")
+    item = get_args(kind)[0]
+    if isinstance(value, Mapping):  # one may stand for a list of one
+        return (_convert(value, item, key, whole=whole),)
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is {_described(value)}; expected a mapping or a list of mappings")
+    return tuple(_convert(part, item, f"{key}.{number}", whole=whole) for number, part in enumerate(value))
+
+
+def _convert_section(value: Any, kind: Any, key: str, *, whole: bool) -> Any:
+    hints = get_type_hints(kind)
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key or 'it'} is {_described(value)}; expected a mapping of {', '.join(hints)}")
+    inside = f"{key}." if key else ""
+    for name in value:
+        if name not in hints:
+            close = difflib.get_close_matches(str(name), hints, n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            unknown = f"{inside}{name}" if re.fullmatch(r"[\w-]+", str(name)) else shown(f"{inside}{name}")
+            raise ValueError(f"unknown key {unknown}{meant}; choose from {', '.join(hints)}")
+    parts = {name: _convert(part, hints[name], f"{inside}{name}", whole=whole) for name, part in value.items()}
+    if not whole:
+        return parts
+    for own in fields(kind):
+        if own.name not in parts and own.default is MISSING and own.default_factory is MISSING:
+            raise ValueError(f"{inside}{own.name} is missing; write it into the file, or give {inside}{own.name}=VALUE")
+    try:
+        return kind(**parts)
+    except ValueError as error:
+        # A section speaks of "data root"; the reader of a file looks for data.1.root.
+        section = key.partition(".")[0]
+        raise ValueError(re.sub(f"^{section} ", inside, str(error)) if key else str(error)) from None
+
+
+def _convert_scalar(value: Any, kind: type, key: str, alternative: str) -> Any:
+    if kind is float and type(value) is int and abs(value) < 2**1000:
+        value = float(value)
+    if type(value) is not kind:  # by type: a bool is an int to isinstance
+        raise ValueError(f"{key} is {_described(value)}; expected {SCALARS[kind]}{alternative}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} is {value}; expected a finite number")
+    return value
+
+
+def _described(value: object) -> str:
+    """Return a value in YAML's words, with its kind where that is in doubt."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        return shown(value)
+    if isinstance(value, Mapping | list):
+        return "a mapping" if isinstance(value, Mapping) else "a list"
+    return f"{shown(value)} (text)" if isinstance(value, str) else f"{value} ({type(value).__name__})"

@@ -1,0 +1,29 @@
+"""Rewards of sampled captions: CIDEr-D against the training images' own captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from captioner.batches import Corpus
+from captioner.metrics import CiderD
+from captioner.vocabulary import Vocabulary
+
+
+class Rewards:
+    """Scores captions of the images of a corpus; `longest` is how many words they may have."""
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, longest: int) -> None:
+        self.vocabulary, self.longest = vocabulary, longest
+        self.cider = CiderD([[" ".join(words) for words in image.tokenized()] for image in corpus.images])
+
+    def score(self, caption_ids: Tensor, images: Sequence[int] | NDArray[np.int64]) -> Tensor:
+        """Return the score (B, N), 0..10, of captions (B, N, T + 1) of images (B,) of the corpus."""
+        batch, captions = caption_ids.shape[:2]
+        texts = [" ".join(self.vocabulary.words(ids)) for ids in caption_ids.flatten(0, 1).tolist()]
+        scores = self.cider.score(texts, np.repeat(np.asarray(images), captions).tolist())
+        return torch.from_numpy(scores).float().view(batch, captions)

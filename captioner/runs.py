@@ -1,0 +1,146 @@
+"""The folder of one training run: settings, log, curves, word grids; checkpoints are in its best/ and last/.
+
+settings.yaml     every setting, as the run uses it
+log.jsonl         one line a step, and one a validation
+curves.png        losses and scores so far
+overlays/         word grids of some validation images, a folder an epoch
+best/, last/      checkpoints: the best by the chosen metric, and the newest, with what training needs to go on
+tensorboard/      on request
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captioner.captions import Caption
+from captioner.curves import draw_curves
+from captioner.datasets import CaptionedImage
+from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
+from captioner.files import write_whole
+from captioner.images import ImageError, Preprocessing, open_image
+from captioner.overlays import save_figure, word_grid
+from captioner.search import Hypothesis
+from captioner.vocabulary import Vocabulary, join_words
+
+# What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
+FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
+
+
+class RunFolder:
+    """A run's files, written by the first process only; the log is cut back to where a resumed run goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.best, self.last = folder / "best", folder / "last"
+        self.log_path, self.settings_path = folder / "log.jsonl", folder / "settings.yaml"
+        self.writer: Any = None  # TensorBoard's
+
+    def has_run(self) -> bool:
+        """Tell whether a run has begun here."""
+        return self.settings_path.exists()
+
+    def can_resume(self) -> bool:
+        """Tell whether there is something to go on from."""
+        return (self.last / "checkpoint.json").exists()
+
+    def check_settings(self, experiment: Experiment) -> None:
+        """Raise ValueError, naming the first key, where the run here was begun with other settings."""
+        before = experiment_to_dict(load_experiment(self.settings_path))
+        for key, own, other in _differences(experiment_to_dict(experiment), before):
+            if key.rsplit(".", 1)[-1] not in FREE_SETTINGS:
+                raise ValueError(
+                    f"{self.folder} was begun with {key} {other!r}, not {own!r}; go on with that, or name another --run"
+                )
+
+    def begin(self, experiment: Experiment, log_bytes: int) -> None:
+        """Write the settings, and cut the log back to its first `log_bytes`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.settings_path, to_yaml(experiment))
+        self.log_path.touch()
+        os.truncate(self.log_path, min(log_bytes, self.log_path.stat().st_size))
+        if experiment.tensorboard:
+            self.writer = _tensorboard_writer(self.folder / "tensorboard")
+
+    def log(self, numbers: dict[str, Any]) -> None:
+        """Append a line to the log; what is not finite becomes text, as JSON has no such numbers."""
+        plain = {key: _plain(value) for key, value in numbers.items()}
+        with self.log_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain) + "\n")
+        if self.writer is not None:
+            for key, value in numbers.items():
+                if isinstance(value, int | float) and key != "step":
+                    self.writer.add_scalar(key, value, numbers["step"])
+
+    def log_bytes(self) -> int:
+        """Return the length of the log."""
+        return self.log_path.stat().st_size
+
+    def draw_curves(self) -> None:
+        """Draw the log so far."""
+        draw_curves(self.log_path, self.folder / "curves.png")
+        if self.writer is not None:
+            self.writer.flush()
+
+    def draw_overlays(
+        self,
+        epoch: int,
+        images: Sequence[CaptionedImage],
+        hypotheses: Sequence[Hypothesis],
+        vocabulary: Vocabulary,
+        preprocessing: Preprocessing,
+        grid: tuple[int, int],
+    ) -> None:
+        """Draw a word grid of each image with the caption found for it."""
+        folder = self.folder / "overlays" / f"epoch-{epoch:03d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, (image, hypothesis) in enumerate(zip(images, hypotheses, strict=True)):
+            words = vocabulary.words(hypothesis.ids)
+            try:
+                picture = open_image(image.path)
+            except ImageError:  # it could be read when the cache was filled; training need not end over it
+                continue
+            caption = Caption(
+                join_words(words),
+                tuple(words),
+                hypothesis.probabilities.float().numpy().clip(0, 1),
+                hypothesis.log_prob,
+                hypothesis.alpha.float().numpy().reshape(-1, *grid),
+                hypothesis.beta.float().numpy().clip(0, 1),
+                preprocessing.geometry(*picture.size),
+            )
+            save_figure(word_grid(picture, caption), folder / f"{number:02d}.png")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def _differences(own: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Return the dotted keys at which two settings differ, with both values."""
+    if isinstance(own, dict) and isinstance(other, dict):
+        keys = [*own, *(name for name in other if name not in own)]
+        return [
+            each for name in keys for each in _differences(own.get(name), other.get(name), f"{key}.{name}".strip("."))
+        ]
+    if isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
+        pairs = enumerate(zip(own, other, strict=True))
+        return [each for index, (one, two) in pairs for each in _differences(one, two, f"{key}.{index}")]
+    return [(key, own, other)] if own != other else []
+
+
+def _tensorboard_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "tensorboard is true, but TensorBoard is not installed: pip install 'captioner[tensorboard]'"
+        ) from None
+    return SummaryWriter(str(folder))

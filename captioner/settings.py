@@ -1,0 +1,237 @@
+"""The settings of a training run, section by section, as frozen dataclasses that check themselves; no torch here.
+
+`captioner.config` has those of the model; `captioner.experiment` puts all of them together and reads them from YAML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from captioner.datasets import FORMATS
+
+REDUCTIONS = ("sum", "mean")
+OPTIMISERS = ("adamw", "adam", "rmsprop")
+DECAYS = ("cosine", "step", "constant")
+BASELINES = ("greedy", "mean")
+METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "cider")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """One data set, and which of its images are trained and validated on.
+
+    `root` is its folder and `format` the format of its annotation files, None to recognise it. `restval_to_train` joins
+    Karpathy's restval images to the split train. `train` and `validation` name splits. `features` is the folder of its
+    region caches, None for features/NAME-OF-DATA. `tolerance` is the share of unusable lines or images to put up with.
+    """
+
+    root: str
+    format: str | None = None
+    restval_to_train: bool = False
+    train: str = "train"
+    validation: str = "val"
+    features: str | None = None
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, what in (("root", "folder"), ("train", "split"), ("validation", "split"), ("features", "folder")):
+            if getattr(self, name) == "":
+                raise ValueError(f"data {name} is ''; it names a {what}")
+        if self.format is not None:
+            _check_choices("data", self, format=tuple(FORMATS))
+        if not 0 <= self.tolerance <= 1:
+            raise ValueError(f"data tolerance is {self.tolerance}; it is a share from 0 to 1")
+
+
+@dataclass(frozen=True)
+class VocabularyConfig:
+    """Which words the model learns.
+
+    `minimum_count` is how often the training captions must have a word; rarer ones are unknown to the model.
+    """
+
+    minimum_count: int = 5
+
+    def __post_init__(self) -> None:
+        _check_least("vocabulary", self, minimum_count=1)
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What training makes small.
+
+    `reduction` of the cross entropy is the sum over a caption's words, as in the paper, or the mean over words;
+    `smoothing` is the share of each target that is spread over all words. `penalty` weighs the doubly stochastic
+    penalty, whose `penalty_reduction` over regions is the paper's sum or their mean. Only hard attention has the rest:
+    `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the samples, and `baseline_decay` is how
+    much of the moving baseline stays after a batch.
+    """
+
+    reduction: str = "mean"
+    smoothing: float = 0.1
+    penalty: float = 1.0
+    penalty_reduction: str = "mean"
+    entropy: float = 0.002
+    reward_scale: float = 0.1
+    baseline_decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_choices("loss", self, reduction=REDUCTIONS, penalty_reduction=REDUCTIONS)
+        _check_least("loss", self, penalty=0, entropy=0)
+        _check_positive("loss", self, "reward_scale")
+        _check_shares("loss", self, "smoothing", "baseline_decay")
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How gradients change the weights.
+
+    `rate` is the learning rate that the schedule starts from. `clip` is the largest norm of the gradient, 0 for no
+    limit. `average` is the decay of a moving average of the weights, which is then what is validated and saved as the
+    best; 0 for none.
+    """
+
+    name: str = "adamw"
+    rate: float = 1e-3
+    weight_decay: float = 0.01
+    clip: float = 5.0
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_choices("optimiser", self, name=OPTIMISERS)
+        _check_positive("optimiser", self, "rate")
+        _check_least("optimiser", self, weight_decay=0, clip=0)
+        _check_shares("optimiser", self, "average")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How the learning rate changes over the training.
+
+    It rises over the first `warmup` steps. After them the cosine falls to `floor`, a share of the rate, at the end of
+    the training; step multiplies by `factor` after every so many epochs (`every`).
+    """
+
+    decay: str = "cosine"
+    warmup: int = 200
+    floor: float = 0.01
+    every: int = 3
+    factor: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_choices("schedule", self, decay=DECAYS)
+        _check_least("schedule", self, warmup=0, every=1)
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
+        if not 0 < self.factor < 1:
+            raise ValueError(f"schedule factor is {self.factor}; it must be above 0 and below 1")
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How captions are put into batches.
+
+    `captions` is how many a batch has over all processes, `captions_per_image` how many of one image go together at
+    most. `pool` is how many batches are sorted by length together, 1 to keep the shuffled order. With `flips` half of
+    the images, drawn anew at each epoch, are seen mirrored.
+    """
+
+    captions: int = 80
+    captions_per_image: int = 5
+    pool: int = 50
+    flips: bool = False
+
+    def __post_init__(self) -> None:
+        _check_least("batches", self, captions=1, captions_per_image=1, pool=1)
+        if self.captions < self.captions_per_image:
+            least = self.captions_per_image
+            raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")
+
+
+@dataclass(frozen=True)
+class TuningConfig:
+    """Whether the encoder is trained too.
+
+    It is from the epoch `from_epoch` on, counted from 1, at a learning `rate` of its own; 0 leaves it as it is.
+    """
+
+    from_epoch: int = 0
+    rate: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check_least("tuning", self, from_epoch=0)
+        _check_positive("tuning", self, "rate")
+
+
+@dataclass(frozen=True)
+class SelfCriticalConfig:
+    """Training on the score of whole captions, after the epochs of cross entropy.
+
+    It takes so many `epochs` at a constant `rate`, with so many `samples` of captions for an image. The `baseline` that
+    a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples.
+    """
+
+    epochs: int = 0
+    rate: float = 5e-5
+    samples: int = 5
+    baseline: str = "mean"
+
+    def __post_init__(self) -> None:
+        _check_choices("self_critical", self, baseline=BASELINES)
+        _check_least("self_critical", self, epochs=0, samples=1)
+        _check_positive("self_critical", self, "rate")
+        if self.baseline == "mean" and self.samples < 2:
+            raise ValueError(
+                f"self_critical samples is {self.samples}; the baseline mean needs at least 2, greedy needs no other"
+            )
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """How the model is judged while it trains.
+
+    Captions of the validation split are searched for after every so many epochs (`every`), with `beam` and
+    `length_power` as in `SearchConfig`; the best model is the one of the highest `metric`. `patience` is how many
+    validations without a better one end the training, 0 for never. `images` is how many images are used, 0 for all.
+    `overlays` is how many of them are drawn with the weights of each word.
+    """
+
+    every: int = 1
+    metric: str = "bleu4"
+    patience: int = 0
+    beam: int = 3
+    length_power: float = 0.7
+    images: int = 0
+    overlays: int = 4
+
+    def __post_init__(self) -> None:
+        _check_choices("validation", self, metric=METRICS)
+        _check_least("validation", self, every=1, patience=0, beam=1, length_power=0, images=0, overlays=0)
+
+
+def _check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
+    for name, allowed in choices.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            raise ValueError(f"{section} {name} is {value!r}; choose from {', '.join(allowed)}")
+
+
+def _check_least(section: str, config: object, **least: int) -> None:
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if value < bound:
+            raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
+
+
+def _check_positive(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value <= 0:
+            raise ValueError(f"{section} {name} is {value}; it must be above 0")
+
+
+def _check_shares(section: str, config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")

@@ -1,0 +1,397 @@
+"""Training: epochs of batches, validation, checkpoints, and going on exactly where a run stopped.
+
+Everything random follows from the seed, the epoch and the batch, and everything scheduled from the step; so a run that
+goes on from a checkpoint does what the uninterrupted one would have done, to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from captioner.batches import Batch, EpochPlan
+from captioner.checkpoint import Checkpoint, TrainingState, load_checkpoint, load_training_state, save_checkpoint
+from captioner.config import SearchConfig
+from captioner.decoder import Decoder
+from captioner.distributed import Processes
+from captioner.encoder import Encoder, load_encoder
+from captioner.engines import make_engine
+from captioner.experiment import Experiment, experiment_to_dict
+from captioner.images import Prepared, read_ahead
+from captioner.learner import Learner, Numbers
+from captioner.rewards import Rewards
+from captioner.runs import RunFolder
+from captioner.schedules import rate_share, temperature
+from captioner.training_data import prepare_data, read_batches
+from captioner.validation import Findings, ReadRegions, validate
+
+LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
+PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing
+
+
+class Listener(Protocol):
+    """Who is told how training goes."""
+
+    def say(self, text: str) -> None:
+        """Take note of something."""
+
+    def warn(self, text: str) -> None:
+        """Take note of something that looks wrong."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Take note that so much of something is done."""
+
+    def step(self, position: Position, batches: int, numbers: Numbers) -> None:
+        """Take note of a step, one of so many batches of its epoch."""
+
+
+class Stopped(Exception):
+    """Training was asked to stop, and everything is saved."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come: whole epochs, batches of the next, and steps in all."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best: float | None = None  # the highest score so far
+    waited: int = 0  # validations since then
+    skipped: int = 0  # steps in a row that came to nothing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its best score and the folder of that model."""
+
+    metric: str
+    best: float | None
+    folder: Path
+    steps: int
+
+
+def train(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    processes: Processes,
+    listener: Listener,
+    device: str = "cpu",
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Train what `experiment` says into the run folder, or go on with the run there; return how it ended.
+
+    `stop` is asked between steps, in every process; once it is True in one, all is saved and Stopped is raised.
+    """
+    if experiment.precision == "float16" and not device.startswith("cuda"):
+        raise ValueError(f"precision float16 needs a CUDA device, not {device}; choose bfloat16 or float32")
+    run = RunFolder(folder)
+    if run.has_run():
+        if not resume:
+            raise ValueError(f"{folder} has a run already; add --resume to go on with it, or name another with --run")
+        run.check_settings(experiment)
+    return _Training(experiment, run, processes, listener, device, stop).run_all()
+
+
+class _Training:
+    """One run, from where it stands to its end."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: RunFolder,
+        processes: Processes,
+        listener: Listener,
+        device: str,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.experiment, self.run, self.processes = experiment, run, processes
+        self.listener, self.device, self.stop = listener, device, stop
+        resumed = run.can_resume()
+        start = (
+            load_checkpoint(run.last) if resumed else load_checkpoint(experiment.start) if experiment.start else None
+        )
+        torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
+        frozen = start is None or start.encoder_weights is None
+        self.encoder = load_encoder(experiment.encoder) if frozen else _same_encoder(experiment, start)
+        self.started_tuned = not frozen or experiment.encoder.weights == "random"
+        # The caches are of the encoder as it was before this run changed it.
+        origin = self._original_encoder(start) if resumed and experiment.tuning.from_epoch else self.encoder
+        self.data = prepare_data(
+            experiment,
+            origin,
+            start.vocabulary if start is not None else None,
+            processes,
+            device=device,
+            say=listener.say,
+            progress=self._progress,
+        )
+        decoder = Decoder(
+            experiment.decoder,
+            experiment.attention,
+            len(self.data.vocabulary),
+            self.encoder.dimensions,
+            self.encoder.grid,
+        )
+        if start is not None:
+            _load_weights(decoder, start, experiment.start or str(run.last))
+        self.learner = Learner(experiment, decoder, self.encoder, processes, device)
+        self.position, log_bytes = Position(), 0
+        if resumed:
+            self.position, log_bytes = self._restore()
+        if processes.is_first:
+            run.begin(experiment, log_bytes)
+        self.rewards: Rewards | None = None
+        self.plan_lengths: dict[bool, int] = {}
+
+    def _original_encoder(self, start: Checkpoint | None) -> Encoder:
+        if self.experiment.start:
+            return _same_encoder(self.experiment, load_checkpoint(self.experiment.start))
+        if self.experiment.encoder.weights == "random":
+            raise ValueError("a run that trains an encoder from random weights cannot go on: its caches cannot be told")
+        return load_encoder(self.experiment.encoder) if start is not None else self.encoder
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        if self.stop():
+            raise KeyboardInterrupt  # caches keep what is done, and nothing else has begun
+        self.listener.progress(what, done, total)
+
+    # ------------------------------------------------------------------------------------------------ the run
+
+    def run_all(self) -> Outcome:
+        """Train all epochs that are left."""
+        experiment = self.experiment
+        last = experiment.epochs + experiment.self_critical.epochs
+        while self.position.epoch < last:
+            epoch = self.position.epoch
+            plan = self._plan(epoch)
+            if self._is_tuned(epoch):
+                self.encoder.unfreeze()
+                self.encoder.eval()  # statistics of batches stay as they were: those of sixteen images are too rough
+            self._run_epoch(plan)
+            due = (epoch + 1) % experiment.validation.every == 0 or epoch + 1 in (experiment.epochs, last)
+            if due:
+                self._validate(epoch)
+            self._finish_epoch(epoch, save=due)
+        return Outcome(experiment.validation.metric, self.position.best, self.run.best, self.position.step)
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        critical = epoch >= self.experiment.epochs
+        samples = self.experiment.self_critical.samples if critical else 0
+        plan = EpochPlan(self.data.corpus, self.experiment.batches, self.experiment.seed, epoch, captions=samples)
+        self.plan_lengths[critical] = len(plan)  # the same in every epoch of a kind
+        return plan
+
+    def _is_tuned(self, epoch: int) -> bool:
+        return 0 < self.experiment.tuning.from_epoch <= epoch + 1
+
+    def _run_epoch(self, plan: EpochPlan) -> None:
+        tuned, began = self._is_tuned(plan.epoch), time.monotonic()
+        read = self._read_pixels if tuned else self._read_regions
+        for batch, inputs in read_batches(plan, self.position.batch, read):
+            numbers = self._step(plan, batch, inputs, tuned)
+            ended = time.monotonic()
+            self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
+            began = ended
+            if numbers["flag"]:
+                self._save_last()
+                raise Stopped
+            if self.experiment.save_every and self.position.step % self.experiment.save_every == 0:
+                self._save_last()
+
+    def _read_regions(self, batch: Batch) -> NDArray[np.generic]:
+        rows = self.processes.rows()
+        return self.data.regions(batch.images[rows], batch.mirrored[rows])
+
+    def _read_pixels(self, batch: Batch) -> NDArray[np.generic]:
+        rows = self.processes.rows()
+        return self.data.pixels(batch.images[rows], batch.mirrored[rows], self.encoder)
+
+    def _step(self, plan: EpochPlan, batch: Batch, inputs: NDArray[np.generic], tuned: bool) -> Numbers:
+        learner, step = self.learner, self.position.step
+        tensor = torch.from_numpy(inputs).to(self.device)
+        regions: Tensor = self.encoder(tensor.permute(0, 3, 1, 2)) if tuned and len(tensor) else tensor.float()
+        total = self.experiment.epochs * self.plan_lengths.get(False, 0)
+        learner.decoder.attention.temperature = temperature(self.experiment.attention, step, total)
+        if plan.epoch >= self.experiment.epochs:
+            self.rewards = self.rewards or Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE)
+            loss, numbers = learner.criticise(batch, regions, self.rewards)
+            rates = (self.experiment.self_critical.rate, self.experiment.tuning.rate)
+        else:
+            loss, numbers = learner.measure(batch, regions)
+            share = rate_share(self.experiment.schedule, step, total, len(plan))
+            rates = (share * self.experiment.optimiser.rate, share * self.experiment.tuning.rate)
+        return learner.optimise(loss, numbers, rates, step, self.stop()) | {"rate": rates[0]}
+
+    def _note(self, plan: EpochPlan, numbers: Numbers, speed: float) -> None:
+        """Move on by a step, and log it."""
+        before = self.position
+        skipped = before.skipped + 1 if numbers["skipped"] else 0
+        self.position = replace(before, batch=before.batch + 1, step=before.step + 1, skipped=skipped)
+        if skipped == 1:
+            self.listener.warn(f"step {before.step + 1}: the loss is {numbers['loss']}, not a finite number; left out")
+        if skipped >= PATIENCE_WITH_NOTHING:
+            raise ValueError(f"the loss was not finite {skipped} steps in a row; try a smaller optimiser.rate or clip")
+        if self.processes.is_first:
+            shown = {name: value for name, value in numbers.items() if name not in ("flag", "skipped")}
+            line: dict[str, Any] = {"step": self.position.step, "epoch": plan.epoch + 1, **shown}
+            self.run.log(line | {"captions_per_second": round(speed, 1), "memory_mb": round(_peak_memory(), 1)})
+            self.listener.step(self.position, len(plan), numbers | {"captions_per_second": speed})
+
+    # ------------------------------------------------------------------------------------------------ validation
+
+    def _validate(self, epoch: int) -> None:
+        """Score the model on every validation set, and keep it where it is the best so far."""
+        settings = self.experiment.validation
+        search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
+        began = time.monotonic()
+        found = []
+        with self.learner.averaged():
+            read = self._tuned_reader() if self._is_tuned(epoch) or self.started_tuned else None
+            for own in self.data.validation:
+                arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
+                found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
+        score = sum(each.scores[settings.metric] for each in found) / len(found)
+        improved = self.position.best is None or score > self.position.best
+        best = score if improved else self.position.best
+        self.position = replace(self.position, best=best, waited=0 if improved else self.position.waited + 1)
+        if self.processes.is_first:
+            self._report(epoch, found, time.monotonic() - began)
+            if improved:
+                scores = {
+                    f"{own.name} {name}": value for own, each in self._pairs(found) for name, value in each.items()
+                }
+                save_checkpoint(self.run.best, self._checkpoint(scores))
+
+    def _pairs(self, found: list[Findings]) -> list[tuple[Any, dict[str, float]]]:
+        return [(own, each.scores) for own, each in zip(self.data.validation, found, strict=True)]
+
+    def _tick(self, done: int, total: int) -> None:
+        self.listener.progress("validation", done, total)
+        if any(self.processes.gather(self.stop())) if self.processes.count > 1 else self.stop():
+            self._save_last()
+            raise Stopped
+
+    def _tuned_reader(self) -> ReadRegions:
+        engine = make_engine(self.encoder, "torch", device=self.device)
+
+        def read(images: Any) -> NDArray[np.float16 | np.float32]:
+            prepared = read_ahead([image.path for image in images], self.encoder.preprocessing)
+            return engine([each.pixels for each in prepared if isinstance(each, Prepared)])
+
+        return read
+
+    def _report(self, epoch: int, found: list[Findings], seconds: float) -> None:
+        for (own, scores), each in zip(self._pairs(found), found, strict=True):
+            name = {"set": own.name} if len(found) > 1 else {}
+            self.run.log(
+                {"step": self.position.step, "epoch": epoch + 1, **name, **scores, "seconds": round(seconds, 1)}
+            )
+            shown = ", ".join(f"{key} {scores[key]:.1f}" for key in ("bleu1", "bleu4", "cider"))
+            self.listener.say(f"epoch {epoch + 1}: {own.name} {shown} ({seconds:.0f} s)")
+            if each.is_collapsed and self.experiment.attention.mode != "none":
+                self.listener.warn(
+                    f"epoch {epoch + 1}: attention has collapsed on {own.name}: from word to word only "
+                    f"{scores['movement']:.1%} of the weights move"
+                )
+            count = min(self.experiment.validation.overlays, len(own.images))
+            chosen = [index * len(own.images) // count for index in range(count)]
+            self.run.draw_overlays(
+                epoch + 1,
+                [own.images[index] for index in chosen],
+                [each.hypotheses[index] for index in chosen],
+                self.data.vocabulary,
+                self.encoder.preprocessing,
+                self.encoder.grid,
+            )
+        self.run.draw_curves()
+
+    def _finish_epoch(self, epoch: int, save: bool) -> None:
+        """Move on to the next epoch, or to the next kind of them."""
+        following, settings = epoch + 1, self.experiment.validation
+        if settings.patience and self.position.waited >= settings.patience:
+            last = self.experiment.epochs if epoch < self.experiment.epochs else math.inf
+            following = int(min(last, self.experiment.epochs + self.experiment.self_critical.epochs))
+            if following > epoch + 1:
+                self.listener.say(
+                    f"epoch {epoch + 1}: no better {settings.metric} for {self.position.waited} validations"
+                )
+        if epoch < self.experiment.epochs <= following and self.experiment.self_critical.epochs:
+            self.processes.wait()
+            self.learner.adopt(load_checkpoint(self.run.best).weights)  # the second stage starts from the best
+            self.position = replace(self.position, waited=0)
+        self.position = replace(self.position, epoch=following, batch=0)
+        if save:
+            self._save_last()
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _checkpoint(self, scores: dict[str, float]) -> Checkpoint:
+        """Return the model as it stands, with averaged weights where there are some."""
+        experiment = self.experiment
+        tuned = self.started_tuned or self._is_tuned(self.position.epoch)
+        with self.learner.averaged():
+            weights = {name: value.clone() for name, value in self.learner.decoder.state_dict().items()}
+            trunk = {name: value.clone() for name, value in self.encoder.trunk.state_dict().items()} if tuned else None
+            identity = self.encoder.identity()
+        return Checkpoint(
+            experiment.encoder,
+            identity,
+            experiment.attention,
+            experiment.decoder,
+            self.data.vocabulary,
+            weights,
+            trunk,
+            {name: round(value, 4) for name, value in scores.items() if math.isfinite(value)},
+            experiment_to_dict(experiment),
+            {"epoch": self.position.epoch, "batch": self.position.batch, "step": self.position.step},
+        )
+
+    def _save_last(self) -> None:
+        if self.processes.is_first:
+            state = self.learner.state()
+            values = state.values | {"position": asdict(self.position), "log_bytes": self.run.log_bytes()}
+            save_checkpoint(self.run.last, self._checkpoint({}), TrainingState(state.tensors, values))
+        self.processes.wait()
+
+    def _restore(self) -> tuple[Position, int]:
+        state = load_training_state(self.run.last)
+        if state is None:
+            raise ValueError(f"{self.run.last} has no training state; it cannot be gone on from")
+        self.learner.restore(state)
+        return Position(**state.values["position"]), int(state.values["log_bytes"])
+
+
+def _same_encoder(experiment: Experiment, start: Checkpoint | None) -> Encoder:
+    assert start is not None
+    if replace(start.encoder, weights=experiment.encoder.weights) != experiment.encoder:
+        raise ValueError(
+            f"the checkpoint's encoder is {start.encoder}, not {experiment.encoder}; its own weights fit no other"
+        )
+    return start.build_encoder()
+
+
+def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:
+    try:
+        decoder.load_state_dict(start.weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise ValueError(f"the weights of {source} do not fit the decoder of these settings: {reason}") from None
+
+
+def _peak_memory() -> float:
+    """Return the most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)

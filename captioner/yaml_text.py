@@ -1,0 +1,71 @@
+"""YAML in and out of plain values: numbers such as 1e-3 are numbers, and a key that is there twice is an error."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+# What YAML 1.1 takes for text and everyone for a number: no point, or an exponent without a sign.
+EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+TEXT, NUMBER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """Return what YAML text says, None where it says nothing; a ValueError of one line names `source` and the line."""
+    try:
+        loader = yaml.SafeLoader(text)
+        document = loader.get_single_node()
+        for node in _nodes(document):
+            if isinstance(node, yaml.MappingNode):
+                _check_keys(node)
+            elif _is_exponent(node) and not node.style:
+                node.tag = NUMBER
+        return None if document is None else loader.construct_document(document)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" at line {mark.line + 1}" if mark else ""
+        reason = ", ".join(filter(None, (error.context, error.problem)))
+        raise ValueError(f"{source}: not valid YAML{place}: {reason}") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # PyYAML lets through what Python itself says to 2024-99-99, !!bool maybe or !!timestamp soon.
+        raise ValueError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def write_yaml(values: dict[str, Any]) -> str:
+    """Return plain values as YAML of which `parse_yaml` makes the same, in the order of their keys."""
+    dumper = yaml.SafeDumper(io.StringIO(), default_flow_style=False, sort_keys=False)
+    document = dumper.represent_data(values)
+    for node in _nodes(document):
+        # Text that would be read as a number without quotes, or whose line breaks other styles fold.
+        if _is_exponent(node) or (isinstance(node, yaml.ScalarNode) and not node.value.isprintable()):
+            node.style = '"'
+    text: str = yaml.serialize(document, Dumper=yaml.SafeDumper, allow_unicode=True)
+    return text
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """Yield a node of a YAML document and all below it."""
+    if node is None:
+        return
+    yield node
+    if isinstance(node, yaml.CollectionNode):
+        for child in node.value:
+            for part in child if isinstance(child, tuple) else (child,):
+                yield from _nodes(part)
+
+
+def _is_exponent(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == TEXT and bool(EXPONENT.fullmatch(node.value))
+
+
+def _check_keys(mapping: Any) -> None:
+    seen = set()
+    for key, _ in mapping.value:
+        name = (key.tag, str(key.value))
+        if name in seen:
+            raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark)
+        seen.add(name)
