@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from captioner.shared import make_token
+from captioner.shared import at_least_single, make_token
 
 BLOCK = 1 << 18  # pairs at a time on a CPU: one megabyte
 # exp(2 x) and its reciprocal are normal numbers up to here; tanh of a sum is wrong only where both terms lie beyond,
@@ -39,9 +39,9 @@ class AdditiveKeys:
         self.token = make_token(self, keys, energy)
 
     def __call__(self, query: Tensor) -> Tensor:
-        """Return scores (B, N, L) of queries (B, N, A)."""
+        """Return scores (B, N, L) of queries (B, N, A), in single precision at least."""
         if self.token is None:
-            return self.scores(_exponentials(query)).to(query.dtype)
+            return self.scores(_exponentials(query))
         scores: Tensor = _Use.apply(query, self.token, self)
         return scores
 
@@ -102,8 +102,7 @@ class AdditiveKeys:
 
 def _exponentials(values: Tensor) -> Tensor:
     """Return exp(2 values), in single precision at least."""
-    values = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-    return values.clamp(-LARGEST, LARGEST).mul_(2).exp_()
+    return at_least_single(values).clamp(-LARGEST, LARGEST).mul_(2).exp_()
 
 
 class _Use(Function):
@@ -114,7 +113,7 @@ class _Use(Function):
         queries = _exponentials(query)
         ctx.save_for_backward(queries)
         ctx.owner, ctx.kind = owner, query.dtype
-        return owner.scores(queries).to(query.dtype)
+        return owner.scores(queries)
 
     @staticmethod
     @once_differentiable

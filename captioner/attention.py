@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from captioner.config import AttentionConfig
 from captioner.draws import Draws
 from captioner.scores import Keys, make_score
-from captioner.shared import SharedMatrix
+from captioner.shared import SharedMatrix, at_least_single
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class Attention(nn.Module):
             return Glimpse(memory.regions(alpha), alpha)
         reads = list(reads if reads is not None else [reader(hidden) for reader in self.readers()])
         assert memory.keys is not None
-        scores = self.score(memory.keys, reads.pop(0) if self.score.reader is not None else hidden)  # (B, N, L)
+        query = reads.pop(0) if self.score.reader is not None else hidden
+        scores = at_least_single(self.score(memory.keys, query))  # (B, N, L)
         if self.config.mode == "local":
             scores = scores + self._window(reads.pop(0))
         alpha = scores.softmax(dim=-1)  # (B, N, L)

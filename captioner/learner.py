@@ -33,6 +33,10 @@ from captioner.schedules import average_decay
 
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 Numbers = dict[str, float]
+# What a step is told to be made of; the same in every process.
+PARTS = ("cross_entropy", "penalty", "attention_entropy", "residual", "loss")
+HARD_PARTS = ("reinforce", "baseline")
+CRITICAL_PARTS = ("loss", "reward", "baseline", "attention_entropy", "residual")
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,11 @@ class Learner:
         Loss and numbers are this process's share: added up over all processes they are those of the batch.
         """
         part = self._part(batch)
-        if not len(regions):
-            return torch.zeros((), device=self.device), {}
+        hard = self.decoder.attention.config.mode == "hard"
+        if not len(regions):  # a batch may have fewer images than there are processes
+            if hard:
+                self._move_baseline(0.0)
+            return torch.zeros((), device=self.device), dict.fromkeys(PARTS + (HARD_PARTS if hard else ()), 0.0)
         with self._precision():
             outputs = self.decoder(regions, part.caption_ids, part.draws, part.mask)
         settings = self.experiment.loss
@@ -98,7 +105,7 @@ class Learner:
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
             "residual": self._residual(outputs.alpha.detach(), part),
         }
-        if self.decoder.attention.config.mode == "hard" and outputs.chosen is not None:
+        if hard:
             likelihood = -torch.zeros_like(part.mask, dtype=unlikely.dtype).masked_scatter(part.mask, unlikely).sum(-1)
             surrogate = self._reinforce(outputs.alpha, outputs.chosen, ~outputs.expected[:, :, 0], likelihood, part)
             loss = loss + surrogate
@@ -108,8 +115,8 @@ class Learner:
     def _reinforce(self, alpha: Tensor, chosen: Tensor, sampled: Tensor, likelihood: Tensor, part: _Part) -> Tensor:
         """Return this process's share of the surrogate of equation 12, after the baseline has taken the batch in."""
         settings = self.experiment.loss
-        mean = self.processes.add_up(likelihood.detach().mean().double() * part.caption_share)
-        self.baseline = moving_baseline(self.baseline, mean.item(), settings.baseline_decay)
+        self._move_baseline(likelihood.mean().item() * part.caption_share)
+        assert self.baseline is not None
         return part.caption_share * reinforce_surrogate(
             alpha,
             chosen,
@@ -120,6 +127,11 @@ class Learner:
             reward_scale=settings.reward_scale,
             entropy_weight=settings.entropy,
         )
+
+    def _move_baseline(self, likelihood: float) -> None:
+        """Take a batch into the baseline, given this process's share of its mean log likelihood."""
+        mean = self.processes.add_up(torch.tensor(likelihood, dtype=torch.float64, device=self.device)).item()
+        self.baseline = moving_baseline(self.baseline, mean, self.experiment.loss.baseline_decay)
 
     @staticmethod
     def _residual(alpha: Tensor, part: _Part) -> float:
@@ -132,7 +144,7 @@ class Learner:
         """
         part = self._part(batch)
         if not len(regions):
-            return torch.zeros((), device=self.device), {}
+            return torch.zeros((), device=self.device), dict.fromkeys(CRITICAL_PARTS, 0.0)
         settings = self.experiment.self_critical
         images = batch.images[self.processes.rows()]
         with self._precision():
@@ -206,10 +218,8 @@ class Learner:
     def _add_up(self, numbers: Numbers) -> Numbers:
         if self.processes.count == 1:
             return numbers
-        # A process without rows has no numbers of its own, but must take part.
-        names = sorted({name for names in self.processes.gather(list(numbers)) for name in names})
-        values = torch.tensor([numbers.get(name, 0.0) for name in names], dtype=torch.float64)
-        return dict(zip(names, self.processes.add_up(values.to(self.device)).tolist(), strict=True))
+        values = torch.tensor([numbers[name] for name in sorted(numbers)], dtype=torch.float64, device=self.device)
+        return dict(zip(sorted(numbers), self.processes.add_up(values).tolist(), strict=True))
 
     @torch.no_grad()
     def _average(self, step: int) -> None:

@@ -13,9 +13,10 @@ from torch.autograd.function import once_differentiable
 def lstm_cell(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """Return hidden state and memory (..., H) after one step, from the gates (..., 4H) and the memory before it.
 
-    The gates are those of entry, forgetting, candidate and output, end to end, before their activations.
+    The gates are those of entry, forgetting, candidate and output, end to end, before their activations. The memory's
+    precision is that of the result: sums over many steps need more digits than products.
     """
-    hidden, after = _Cell.apply(gates, memory)
+    hidden, after = _Cell.apply(gates.to(memory.dtype), memory)
     return hidden, after
 
 

@@ -54,14 +54,15 @@ class SharedMatrix:
     """
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
-        self.matrix = matrix
-        self.bias = bias
+        self.matrix = matrix = _as_autocast(matrix)
+        self.bias = bias = _as_autocast(bias) if bias is not None else None
         self.inputs: list[Tensor] = []
         self.gradients: list[Tensor] = []
         self.token = make_token(self, matrix, bias)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return inputs (..., N, I) times the matrix, (..., N, O), plus the bias."""
+        inputs = inputs.to(self.matrix.dtype)
         if self.token is None:
             return _product(inputs, self.matrix, self.bias)
         outputs: Tensor = _Use.apply(inputs, self.token, self)
@@ -82,6 +83,19 @@ class SharedMatrix:
         matrix = (gradients.transpose(-1, -2) @ inputs).transpose(-1, -2) if self.matrix.requires_grad else None
         bias = gradients.flatten(0, -2).sum(dim=0) if self.bias is not None else None
         return matrix, bias
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Return values in single precision where they are in half, for what needs more digits or a larger range."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _as_autocast(values: Tensor) -> Tensor:
+    """Return values in the precision that products have here, as autocast knows nothing of operations of our own."""
+    kind = values.device.type
+    if values.dtype == torch.float32 and torch.is_autocast_enabled(kind):
+        return values.to(torch.get_autocast_dtype(kind))
+    return values
 
 
 def _product(inputs: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:

@@ -21,19 +21,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.batches import Batch, EpochPlan
-from captioner.checkpoint import Checkpoint, TrainingState, load_checkpoint, load_training_state, save_checkpoint
+from captioner.checkpoint import Checkpoint, TrainingState, load_checkpoint, save_checkpoint
 from captioner.config import SearchConfig
-from captioner.decoder import Decoder
 from captioner.distributed import Processes
-from captioner.encoder import Encoder, load_encoder
 from captioner.engines import make_engine
 from captioner.experiment import Experiment, experiment_to_dict
 from captioner.images import Prepared, read_ahead
-from captioner.learner import Learner, Numbers
+from captioner.learner import Numbers
 from captioner.rewards import Rewards
 from captioner.runs import RunFolder
 from captioner.schedules import rate_share, temperature
-from captioner.training_data import prepare_data, read_batches
+from captioner.starting import Position, start_run
+from captioner.training_data import read_batches
 from captioner.validation import Findings, ReadRegions, validate
 
 LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
@@ -58,18 +57,6 @@ class Listener(Protocol):
 
 class Stopped(Exception):
     """Training was asked to stop, and everything is saved."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a run has come: whole epochs, batches of the next, and steps in all."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    best: float | None = None  # the highest score so far
-    waited: int = 0  # validations since then
-    skipped: int = 0  # steps in a row that came to nothing
 
 
 @dataclass(frozen=True)
@@ -120,49 +107,15 @@ class _Training:
     ) -> None:
         self.experiment, self.run, self.processes = experiment, run, processes
         self.listener, self.device, self.stop = listener, device, stop
-        resumed = run.can_resume()
-        start = (
-            load_checkpoint(run.last) if resumed else load_checkpoint(experiment.start) if experiment.start else None
-        )
-        torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
-        frozen = start is None or start.encoder_weights is None
-        self.encoder = load_encoder(experiment.encoder) if frozen else _same_encoder(experiment, start)
-        self.started_tuned = not frozen or experiment.encoder.weights == "random"
-        # The caches are of the encoder as it was before this run changed it.
-        origin = self._original_encoder(start) if resumed and experiment.tuning.from_epoch else self.encoder
-        self.data = prepare_data(
-            experiment,
-            origin,
-            start.vocabulary if start is not None else None,
-            processes,
-            device=device,
-            say=listener.say,
-            progress=self._progress,
-        )
-        decoder = Decoder(
-            experiment.decoder,
-            experiment.attention,
-            len(self.data.vocabulary),
-            self.encoder.dimensions,
-            self.encoder.grid,
-        )
-        if start is not None:
-            _load_weights(decoder, start, experiment.start or str(run.last))
-        self.learner = Learner(experiment, decoder, self.encoder, processes, device)
-        self.position, log_bytes = Position(), 0
-        if resumed:
-            self.position, log_bytes = self._restore()
+        start = start_run(experiment, run, processes, device=device, say=listener.say, progress=self._progress)
+        self.encoder, self.data, self.learner = start.encoder, start.data, start.learner
+        self.position, self.keeps_encoder = start.position, start.keeps_encoder
         if processes.is_first:
-            run.begin(experiment, log_bytes)
+            run.begin(experiment, start.log_bytes)
         self.rewards: Rewards | None = None
+        self.warned = False  # of attention that has collapsed
+        self.identity = self.encoder.identity()
         self.plan_lengths: dict[bool, int] = {}
-
-    def _original_encoder(self, start: Checkpoint | None) -> Encoder:
-        if self.experiment.start:
-            return _same_encoder(self.experiment, load_checkpoint(self.experiment.start))
-        if self.experiment.encoder.weights == "random":
-            raise ValueError("a run that trains an encoder from random weights cannot go on: its caches cannot be told")
-        return load_encoder(self.experiment.encoder) if start is not None else self.encoder
 
     def _progress(self, what: str, done: int, total: int) -> None:
         if self.stop():
@@ -260,7 +213,7 @@ class _Training:
         began = time.monotonic()
         found = []
         with self.learner.averaged():
-            read = self._tuned_reader() if self._is_tuned(epoch) or self.started_tuned else None
+            read = self._tuned_reader() if self._is_tuned(epoch) else None
             for own in self.data.validation:
                 arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
                 found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
@@ -302,7 +255,8 @@ class _Training:
             )
             shown = ", ".join(f"{key} {scores[key]:.1f}" for key in ("bleu1", "bleu4", "cider"))
             self.listener.say(f"epoch {epoch + 1}: {own.name} {shown} ({seconds:.0f} s)")
-            if each.is_collapsed and self.experiment.attention.mode != "none":
+            if each.is_collapsed and self.experiment.attention.mode != "none" and not self.warned:
+                self.warned = True
                 self.listener.warn(
                     f"epoch {epoch + 1}: attention has collapsed on {own.name}: from word to word only "
                     f"{scores['movement']:.1%} of the weights move"
@@ -342,11 +296,11 @@ class _Training:
     def _checkpoint(self, scores: dict[str, float]) -> Checkpoint:
         """Return the model as it stands, with averaged weights where there are some."""
         experiment = self.experiment
-        tuned = self.started_tuned or self._is_tuned(self.position.epoch)
+        tuned = self.keeps_encoder or self._is_tuned(self.position.epoch)
         with self.learner.averaged():
             weights = {name: value.clone() for name, value in self.learner.decoder.state_dict().items()}
             trunk = {name: value.clone() for name, value in self.encoder.trunk.state_dict().items()} if tuned else None
-            identity = self.encoder.identity()
+            identity = self.encoder.identity() if self.experiment.tuning.from_epoch else self.identity
         return Checkpoint(
             experiment.encoder,
             identity,
@@ -366,30 +320,6 @@ class _Training:
             values = state.values | {"position": asdict(self.position), "log_bytes": self.run.log_bytes()}
             save_checkpoint(self.run.last, self._checkpoint({}), TrainingState(state.tensors, values))
         self.processes.wait()
-
-    def _restore(self) -> tuple[Position, int]:
-        state = load_training_state(self.run.last)
-        if state is None:
-            raise ValueError(f"{self.run.last} has no training state; it cannot be gone on from")
-        self.learner.restore(state)
-        return Position(**state.values["position"]), int(state.values["log_bytes"])
-
-
-def _same_encoder(experiment: Experiment, start: Checkpoint | None) -> Encoder:
-    assert start is not None
-    if replace(start.encoder, weights=experiment.encoder.weights) != experiment.encoder:
-        raise ValueError(
-            f"the checkpoint's encoder is {start.encoder}, not {experiment.encoder}; its own weights fit no other"
-        )
-    return start.build_encoder()
-
-
-def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:
-    try:
-        decoder.load_state_dict(start.weights)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-        raise ValueError(f"the weights of {source} do not fit the decoder of these settings: {reason}") from None
 
 
 def _peak_memory() -> float:

@@ -51,15 +51,15 @@ def validate(
     """Search for a caption of each image, shared among the processes with each image once, and score them all.
 
     `read` gives the regions of images, by default from the cache. `tick` is called with the images done and all after
-    each batch, and may raise to stop.
+    each batch, equally often in every process, and may raise to stop.
     """
     read = read or (lambda images: own.cache.regions([image.file_name for image in images]))
     mine = own.images[processes.rows()]
     found: list[Hypothesis] = []
-    for start in range(0, len(mine), BATCH):
-        images = mine[start : start + BATCH]
-        regions = torch.from_numpy(read(images)).to(device).float()  # (B, L, D)
-        found += [best for (best,) in beam_search(decoder, regions, config)]
+    for start in range(0, -(-len(own.images) // processes.count), BATCH):
+        if images := mine[start : start + BATCH]:
+            regions = torch.from_numpy(read(images)).to(device).float()  # (B, L, D)
+            found += [best for (best,) in beam_search(decoder, regions, config)]
         tick(len(found), len(mine))
     parts = processes.gather([_on_cpu(hypothesis) for hypothesis in found])
     hypotheses = [parts[index % processes.count][index // processes.count] for index in range(len(own.images))]

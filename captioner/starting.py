@@ -1,0 +1,107 @@
+"""What a run starts from: new weights, those of another checkpoint, or where it stopped itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
+from captioner.decoder import Decoder
+from captioner.distributed import Processes
+from captioner.encoder import Encoder, load_encoder
+from captioner.experiment import Experiment
+from captioner.learner import Learner
+from captioner.runs import RunFolder
+from captioner.training_data import Progress, TrainingData, prepare_data
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come: whole epochs, batches of the next, and steps in all."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best: float | None = None  # the highest score so far
+    waited: int = 0  # validations since then
+    skipped: int = 0  # steps in a row that came to nothing
+
+
+@dataclass(frozen=True)
+class Start:
+    """All that a run needs, as it stands at its beginning or where it goes on."""
+
+    encoder: Encoder
+    data: TrainingData
+    learner: Learner
+    position: Position
+    log_bytes: int  # of the log that are this run's own
+    keeps_encoder: bool  # whether checkpoints need the encoder's weights because nobody could find them elsewhere
+
+
+def start_run(
+    experiment: Experiment,
+    run: RunFolder,
+    processes: Processes,
+    *,
+    device: str,
+    say: Callable[[str], None],
+    progress: Progress,
+) -> Start:
+    """Return what the run in the folder starts from; its last checkpoint where it has one."""
+    resumed = run.can_resume()
+    source = str(run.last) if resumed else experiment.start
+    checkpoint = load_checkpoint(source) if source else None
+    own = checkpoint is not None and checkpoint.encoder_weights is not None
+    encoder = _same_encoder(experiment, checkpoint) if own else _new_encoder(experiment)
+    # The caches are of the encoder as it was before this run changed it.
+    origin = _original_encoder(experiment) if resumed and experiment.tuning.from_epoch else encoder
+    vocabulary = checkpoint.vocabulary if checkpoint is not None else None
+    data = prepare_data(experiment, origin, vocabulary, processes, device=device, say=say, progress=progress)
+    torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
+    words = len(data.vocabulary)
+    decoder = Decoder(experiment.decoder, experiment.attention, words, encoder.dimensions, encoder.grid)
+    if checkpoint is not None:
+        _load_weights(decoder, checkpoint, str(source))
+    learner = Learner(experiment, decoder, encoder, processes, device)
+    position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
+    return Start(encoder, data, learner, position, log_bytes, own or experiment.encoder.weights == "random")
+
+
+def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
+    state = load_training_state(run.last)
+    if state is None:
+        raise ValueError(f"{run.last} has no training state; it cannot be gone on from")
+    learner.restore(state)
+    return Position(**state.values["position"]), int(state.values["log_bytes"])
+
+
+def _original_encoder(experiment: Experiment) -> Encoder:
+    """Return the encoder as it was when the run began."""
+    start = load_checkpoint(experiment.start) if experiment.start else None
+    own = start is not None and start.encoder_weights is not None
+    return _same_encoder(experiment, start) if own else _new_encoder(experiment)
+
+
+def _new_encoder(experiment: Experiment) -> Encoder:
+    torch.manual_seed(experiment.seed)  # where its weights start at random
+    return load_encoder(experiment.encoder)
+
+
+def _same_encoder(experiment: Experiment, start: Checkpoint | None) -> Encoder:
+    assert start is not None
+    if replace(start.encoder, weights=experiment.encoder.weights) != experiment.encoder:
+        raise ValueError(
+            f"the checkpoint's encoder is {start.encoder}, not {experiment.encoder}; its own weights fit no other"
+        )
+    return start.build_encoder()
+
+
+def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:
+    try:
+        decoder.load_state_dict(start.weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise ValueError(f"the weights of {source} do not fit the decoder of these settings: {reason}") from None
