@@ -78,31 +78,32 @@ class _Weighted:
 
 
 class CiderD:
-    """CIDEr-D against fixed references, whose weights are computed once; made to score many candidates.
+    """CIDEr-D against fixed references; made to score many candidates.
 
-    `references` are those of each image; the number of images in which an n-gram occurs sets its weight.
+    `references` are those of each image; the number of images in which an n-gram occurs sets its weight. They are
+    weighed when they are needed: the vectors of all captions of COCO would take gigabytes.
     """
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
         _check_references(references)
-        counted = [[count_ngrams(reference) for reference in own] for own in references]
+        self.references = references
         frequencies: Counter[Ngram] = Counter()
-        for own in counted:
-            frequencies.update({gram for levels in own for grams in levels for gram in grams})
+        for own in references:
+            frequencies.update({gram for text in own for grams in count_ngrams(text) for gram in grams})
         self.log_images = math.log(len(references)) if references else 0.0
         self.log_frequencies = {gram: math.log(count) for gram, count in frequencies.items()}
-        self.references = [[self._weigh(levels) for levels in own] for own in counted]
 
     def score(self, candidates: Sequence[str], images: Sequence[int] | None = None) -> Scores:
         """Return the score (C,), 0..10, of each candidate; `images` tells whose references each is held against."""
         images = range(len(self.references)) if images is None else images
         if len(images) != len(candidates):
             raise ValueError(f"{len(candidates)} candidates for {len(images)} images; expected one for each")
+        weighed = {image: [self._weigh(text) for text in self.references[image]] for image in set(images)}
         pairs = zip(candidates, images, strict=True)
-        return np.array([self._score(self._weigh(count_ngrams(text)), self.references[image]) for text, image in pairs])
+        return np.array([self._score(self._weigh(text), weighed[image]) for text, image in pairs])
 
-    def _weigh(self, levels: list[Counter[Ngram]]) -> _Weighted:
-        known, log_images = self.log_frequencies, self.log_images
+    def _weigh(self, caption: str) -> _Weighted:
+        known, log_images, levels = self.log_frequencies, self.log_images, count_ngrams(caption)
         vectors = [
             {gram: count * (log_images - known.get(gram, 0.0)) for gram, count in grams.items()} for grams in levels
         ]
