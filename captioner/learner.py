@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -239,9 +239,9 @@ class Learner:
         finally:
             self._replace(own)
 
-    def adopt(self, weights: dict[str, Tensor]) -> None:
-        """Take over weights of the decoder, for the averages too."""
-        values = {f"decoder.{name}": value for name, value in weights.items()}
+    def adopt(self, weights: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over weights of the modules "decoder" and "encoder" by their names, for the averages too."""
+        values = {f"{module}.{name}": value for module, own in weights.items() for name, value in own.items()}
         self._replace(values)
         for name, average in self.averages.items():
             if name in values:

@@ -57,7 +57,7 @@ def start_run(
     own = checkpoint is not None and checkpoint.encoder_weights is not None
     encoder = _same_encoder(experiment, checkpoint) if own else _new_encoder(experiment)
     # The caches are of the encoder as it was before this run changed it.
-    origin = _original_encoder(experiment) if resumed and experiment.tuning.from_epoch else encoder
+    origin = original_encoder(experiment) if resumed and experiment.tuning.from_epoch else encoder
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
     data = prepare_data(experiment, origin, vocabulary, processes, device=device, say=say, progress=progress)
     torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
@@ -78,7 +78,7 @@ def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
     return Position(**state.values["position"]), int(state.values["log_bytes"])
 
 
-def _original_encoder(experiment: Experiment) -> Encoder:
+def original_encoder(experiment: Experiment) -> Encoder:
     """Return the encoder as it was when the run began."""
     start = load_checkpoint(experiment.start) if experiment.start else None
     own = start is not None and start.encoder_weights is not None

@@ -31,7 +31,7 @@ from captioner.learner import Numbers
 from captioner.rewards import Rewards
 from captioner.runs import RunFolder
 from captioner.schedules import rate_share, temperature
-from captioner.starting import Position, start_run
+from captioner.starting import Position, original_encoder, start_run
 from captioner.training_data import read_batches
 from captioner.validation import Findings, ReadRegions, validate
 
@@ -212,11 +212,15 @@ class _Training:
         search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
         began = time.monotonic()
         found = []
-        with self.learner.averaged():
-            read = self._tuned_reader() if self._is_tuned(epoch) else None
-            for own in self.data.validation:
-                arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
-                found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
+        try:
+            with self.learner.averaged():
+                read = self._tuned_reader() if self._is_tuned(epoch) else None
+                for own in self.data.validation:
+                    arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
+                    found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
+        except Stopped:
+            self._save_last()
+            raise
         score = sum(each.scores[settings.metric] for each in found) / len(found)
         improved = self.position.best is None or score > self.position.best
         best = score if improved else self.position.best
@@ -234,8 +238,7 @@ class _Training:
 
     def _tick(self, done: int, total: int) -> None:
         self.listener.progress("validation", done, total)
-        if any(self.processes.gather(self.stop())) if self.processes.count > 1 else self.stop():
-            self._save_last()
+        if any(self.processes.gather(self.stop())):
             raise Stopped
 
     def _tuned_reader(self) -> ReadRegions:
@@ -284,12 +287,20 @@ class _Training:
                     f"epoch {epoch + 1}: no better {settings.metric} for {self.position.waited} validations"
                 )
         if epoch < self.experiment.epochs <= following and self.experiment.self_critical.epochs:
-            self.processes.wait()
-            self.learner.adopt(load_checkpoint(self.run.best).weights)  # the second stage starts from the best
+            self._adopt_best()
             self.position = replace(self.position, waited=0)
         self.position = replace(self.position, epoch=following, batch=0)
         if save:
             self._save_last()
+
+    def _adopt_best(self) -> None:
+        """Go on from the best weights so far, as the second stage does."""
+        self.processes.wait()
+        best = load_checkpoint(self.run.best)
+        trunk = best.encoder_weights
+        if trunk is None and self.experiment.tuning.from_epoch:  # the best was before the encoder changed
+            trunk = original_encoder(self.experiment).trunk.state_dict()
+        self.learner.adopt({"decoder": best.weights, "encoder": trunk or {}})
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
