@@ -42,7 +42,8 @@ def run_train(options: argparse.Namespace) -> int:
 
     folder = options.folder or Path("runs") / options.config.stem
     device = choose_own_device(options.device)
-    with joined_processes(device) as processes, _Screen(processes.is_first, options.quiet) as screen:
+    epochs = experiment.epochs + experiment.self_critical.epochs
+    with joined_processes(device) as processes, _Screen(processes.is_first, options.quiet, epochs) as screen:
         stopping = _stop_on_signals(screen)
         try:
             outcome = train(
@@ -82,8 +83,8 @@ def _stop_on_signals(screen: _Screen) -> list[int]:
 class _Screen:
     """Shows how training goes: a bar for what is under way, and lines for what is worth keeping."""
 
-    def __init__(self, active: bool, quiet: bool) -> None:
-        self.active, self.quiet = active, quiet
+    def __init__(self, active: bool, quiet: bool, epochs: int) -> None:
+        self.active, self.quiet, self.epochs = active, quiet, epochs
         self.bar: tqdm[Any] | None = None
         self.label = ""
 
@@ -130,7 +131,7 @@ class _Screen:
 
     def step(self, position: Position, batches: int, numbers: dict[str, float]) -> None:
         """Show a step."""
-        self._show(f"epoch {position.epoch + 1}", position.batch, batches, "batch")
+        self._show(f"epoch {position.epoch + 1}/{self.epochs}", position.batch, batches, "batch")
         if self.bar is not None:
             speed = f"{numbers['captions_per_second']:.0f} captions/s"
             self.bar.set_postfix_str(f"loss {numbers['loss']:.3f}, {speed}", refresh=False)
