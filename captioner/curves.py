@@ -33,12 +33,13 @@ def draw_curves(log: Path, picture: Path) -> None:
 
 def _draw_panel(axes: Axes, title: str, names: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
     shown = 0
-    for name in names:
-        points = _points(name, lines)
+    sets = list(dict.fromkeys(line.get("set") for line in lines))  # None where there is but one data set
+    for name, own in ((name, own) for name in names for own in sets):
+        points = _points(name, [line for line in lines if line.get("set") == own])
         if not len(points):
             continue
         steps, values = points.T
-        label = name.replace("_", " ")
+        label = name.replace("_", " ") + (f", {own}" if own else "")
         if len(steps) > 2 * PARTS:
             colour = f"C{shown}"
             axes.plot(steps, values, color=colour, alpha=0.2, linewidth=0.6)

@@ -131,7 +131,8 @@ class Learner:
     def _move_baseline(self, likelihood: float) -> None:
         """Take a batch into the baseline, given this process's share of its mean log likelihood."""
         mean = self.processes.add_up(torch.tensor(likelihood, dtype=torch.float64, device=self.device)).item()
-        self.baseline = moving_baseline(self.baseline, mean, self.experiment.loss.baseline_decay)
+        if math.isfinite(mean) or self.baseline is None:  # a batch that comes to nothing must not spoil the others
+            self.baseline = moving_baseline(self.baseline, mean, self.experiment.loss.baseline_decay)
 
     @staticmethod
     def _residual(alpha: Tensor, part: _Part) -> float:

@@ -72,7 +72,8 @@ def reinforce_surrogate(
     sums running over words. Captions of images that looked at the expectation, where `sampled` (B, 1) is False, have
     no samples to be rewarded for.
     """
-    log_alpha = alpha.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).clamp_min(torch.finfo(alpha.dtype).tiny).log()
+    alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny)  # the slopes of logarithm and entropy are infinite at zero
+    log_alpha = alpha.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).log()
     log_path = (log_alpha * mask).sum(dim=-1)  # (B, N)
     entropy: Tensor = (torch.special.entr(alpha).sum(dim=-1) * mask).sum(dim=-1)  # (B, N)
     reward = reward_scale * (log_likelihood.detach() - baseline)  # (B, N)

@@ -73,9 +73,10 @@ class RunFolder:
         with self.log_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain) + "\n")
         if self.writer is not None:
+            place = f"{numbers['set']}/" if "set" in numbers else ""
             for key, value in numbers.items():
                 if isinstance(value, int | float) and key != "step":
-                    self.writer.add_scalar(key, value, numbers["step"])
+                    self.writer.add_scalar(place + key, value, numbers["step"])
 
     def log_bytes(self) -> int:
         """Return the length of the log."""
@@ -89,15 +90,15 @@ class RunFolder:
 
     def draw_overlays(
         self,
-        epoch: int,
+        name: str,
         images: Sequence[CaptionedImage],
         hypotheses: Sequence[Hypothesis],
         vocabulary: Vocabulary,
         preprocessing: Preprocessing,
         grid: tuple[int, int],
     ) -> None:
-        """Draw a word grid of each image with the caption found for it."""
-        folder = self.folder / "overlays" / f"epoch-{epoch:03d}"
+        """Draw a word grid of each image with the caption found for it, into a folder of that name."""
+        folder = self.folder / "overlays" / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, (image, hypothesis) in enumerate(zip(images, hypotheses, strict=True)):
             words = vocabulary.words(hypothesis.ids)

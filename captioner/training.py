@@ -26,7 +26,7 @@ from captioner.config import SearchConfig
 from captioner.distributed import Processes
 from captioner.engines import make_engine
 from captioner.experiment import Experiment, experiment_to_dict
-from captioner.images import Prepared, read_ahead
+from captioner.images import ImageError, Prepared, read_ahead
 from captioner.learner import Numbers
 from captioner.rewards import Rewards
 from captioner.runs import RunFolder
@@ -195,7 +195,8 @@ class _Training:
         skipped = before.skipped + 1 if numbers["skipped"] else 0
         self.position = replace(before, batch=before.batch + 1, step=before.step + 1, skipped=skipped)
         if skipped == 1:
-            self.listener.warn(f"step {before.step + 1}: the loss is {numbers['loss']}, not a finite number; left out")
+            what = "gradient" if math.isfinite(numbers["loss"]) else "loss"
+            self.listener.warn(f"step {before.step + 1}: the {what} is {numbers[what]}, not a finite number; left out")
         if skipped >= PATIENCE_WITH_NOTHING:
             raise ValueError(f"the loss was not finite {skipped} steps in a row; try a smaller optimiser.rate or clip")
         if self.processes.is_first:
@@ -245,7 +246,10 @@ class _Training:
         engine = make_engine(self.encoder, "torch", device=self.device)
 
         def read(images: Any) -> NDArray[np.float16 | np.float32]:
-            prepared = read_ahead([image.path for image in images], self.encoder.preprocessing)
+            prepared = list(read_ahead([image.path for image in images], self.encoder.preprocessing))
+            for each in prepared:
+                if isinstance(each, ImageError):
+                    raise each
             return engine([each.pixels for each in prepared if isinstance(each, Prepared)])
 
         return read
@@ -267,7 +271,7 @@ class _Training:
             count = min(self.experiment.validation.overlays, len(own.images))
             chosen = [index * len(own.images) // count for index in range(count)]
             self.run.draw_overlays(
-                epoch + 1,
+                f"epoch-{epoch + 1:03d}" if len(found) == 1 else f"epoch-{epoch + 1:03d}/{own.name}",
                 [own.images[index] for index in chosen],
                 [each.hypotheses[index] for index in chosen],
                 self.data.vocabulary,
