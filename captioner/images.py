@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.ExifTags import Base as Tag
 
+from captioner.ahead import map_ahead
 from captioner.image_formats import FORMATS, Damaged, Header, one_line, open_reader, read_header
 from captioner.image_formats import printable as printable
 from captioner.image_formats import to_rgb as to_rgb
@@ -183,21 +182,32 @@ class Preprocessing:
         return cls(**plain)
 
 
-def find_images(paths: Iterable[str | os.PathLike[str]], *, recursive: bool = False) -> Iterator[Path]:
-    """Yield image files: named files as they are, of folders those with an image's extension, sorted by name.
+def find_images(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    recursive: bool = False,
+    extensions: Container[str] = EXTENSIONS,
+    leave_out: str | os.PathLike[str] | None = None,
+) -> Iterator[Path]:
+    """Yield image files: named files as they are, of folders those with one of the `extensions`, sorted by name.
 
-    Hidden files and folders are left out, and a folder that a symlink leads back to is visited once. A folder that
-    cannot be listed is yielded itself, so that opening it says why.
+    Hidden files and folders are left out, and so is the folder `leave_out` unless it is named; a folder that a symlink
+    leads back to is visited once. A folder that cannot be listed is yielded itself, so that opening it says why.
     """
     for path in map(Path, paths):
         if os.path.isdir(path):
-            yield from _walk(path, recursive)
+            yield from _walk(path, recursive, extensions, leave_out)
         else:
             yield path
 
 
-def _walk(top: Path, recursive: bool) -> Iterator[Path]:
+def _walk(
+    top: Path, recursive: bool, extensions: Container[str], leave_out: str | os.PathLike[str] | None
+) -> Iterator[Path]:
     visited: set[tuple[int, int]] = set()
+    if leave_out is not None and os.path.isdir(leave_out) and not os.path.samefile(leave_out, top):
+        status = os.stat(leave_out)
+        visited.add((status.st_dev, status.st_ino))
     pending = [(top, True)]  # paths, and whether they are folders; the next one last
     while pending:
         path, is_folder = pending.pop()
@@ -219,7 +229,7 @@ def _walk(top: Path, recursive: bool) -> Iterator[Path]:
                 is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
                 continue
-            is_image = os.path.splitext(entry.name)[1].lower() in EXTENSIONS
+            is_image = os.path.splitext(entry.name)[1].lower() in extensions
             if not entry.name.startswith(".") and (recursive if is_folder else is_image):
                 pending.append((path / entry.name, is_folder))
 
@@ -235,18 +245,7 @@ def read_ahead(
         except ImageError as error:
             return ImageError(str(error))  # the first one's traceback would keep the file's bytes alive
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        waiting: deque[Future[Prepared | ImageError]] = deque()
-        try:
-            for path in paths:
-                waiting.append(pool.submit(prepare, path))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return map_ahead(prepare, paths, workers=workers, ahead=ahead, name="decode")
 
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:

@@ -35,7 +35,6 @@ OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": t
 Numbers = dict[str, float]
 # What a step is told to be made of; the same in every process.
 PARTS = ("cross_entropy", "penalty", "attention_entropy", "residual", "loss")
-HARD_PARTS = ("reinforce", "baseline")
 CRITICAL_PARTS = ("loss", "reward", "baseline", "attention_entropy", "residual")
 
 
@@ -87,9 +86,11 @@ class Learner:
         part = self._part(batch)
         hard = self.decoder.attention.config.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
+            numbers = dict.fromkeys(PARTS, 0.0)
             if hard:
                 self._move_baseline(0.0)
-            return torch.zeros((), device=self.device), dict.fromkeys(PARTS + (HARD_PARTS if hard else ()), 0.0)
+                numbers |= {"reinforce": 0.0, "baseline": self._baseline_share()}
+            return torch.zeros((), device=self.device), numbers
         with self._precision():
             outputs = self.decoder(regions, part.caption_ids, part.draws, part.mask)
         settings = self.experiment.loss
@@ -109,7 +110,7 @@ class Learner:
             likelihood = -torch.zeros_like(part.mask, dtype=unlikely.dtype).masked_scatter(part.mask, unlikely).sum(-1)
             surrogate = self._reinforce(outputs.alpha, outputs.chosen, ~outputs.expected[:, :, 0], likelihood, part)
             loss = loss + surrogate
-            numbers |= {"reinforce": surrogate.item(), "baseline": (self.baseline or 0.0) / self.processes.count}
+            numbers |= {"reinforce": surrogate.item(), "baseline": self._baseline_share()}
         return loss, numbers | {"loss": loss.item()}
 
     def _reinforce(self, alpha: Tensor, chosen: Tensor, sampled: Tensor, likelihood: Tensor, part: _Part) -> Tensor:
@@ -133,6 +134,9 @@ class Learner:
         mean = self.processes.add_up(torch.tensor(likelihood, dtype=torch.float64, device=self.device)).item()
         if math.isfinite(mean) or self.baseline is None:  # a batch that comes to nothing must not spoil the others
             self.baseline = moving_baseline(self.baseline, mean, self.experiment.loss.baseline_decay)
+
+    def _baseline_share(self) -> float:
+        return (self.baseline or 0.0) / self.processes.count
 
     @staticmethod
     def _residual(alpha: Tensor, part: _Part) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.ahead import map_ahead
 from captioner.batches import Batch, Corpus, EpochPlan, Numbers
 from captioner.datasets import CaptionDataset, CaptionedImage, load_dataset
 from captioner.distributed import Processes
@@ -157,15 +156,4 @@ def read_batches(plan: EpochPlan, first: int, read: Callable[[Batch], Read]) -> 
         batch = plan[index]
         return batch, read(batch)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
-        waiting: deque[Future[tuple[Batch, Read]]] = deque()
-        try:
-            for index in range(first, len(plan)):
-                waiting.append(pool.submit(load, index))
-                if len(waiting) > AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return map_ahead(load, range(first, len(plan)), workers=1, ahead=AHEAD, name="batches")

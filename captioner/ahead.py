@@ -1,0 +1,33 @@
+"""Work done ahead in threads, and handed over in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+def map_ahead(
+    function: Callable[[Item], Outcome], items: Iterable[Item], *, workers: int, ahead: int, name: str
+) -> Iterator[Outcome]:
+    """Yield the function of each item, in order, computed in threads while the caller works on earlier ones.
+
+    At most `ahead` are finished or under way beyond the one that is handed over. Items are taken in the caller's own
+    thread; `name` is what the others are called.
+    """
+    with ThreadPoolExecutor(workers, thread_name_prefix=name) as pool:
+        waiting: deque[Future[Outcome]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
