@@ -73,7 +73,15 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     if count == 1:
         yield Processes()
         return
-    group.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
+    store, rank, _ = next(group.rendezvous("env://", timeout=PATIENCE))
+    # On one machine torchrun keeps the addresses of dead processes over a restart, and the new ones would wait for them.
+    # On several machines attempts need not be counted alike; the README has the variable that makes torchrun forget.
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = group.PrefixStore(  # type: ignore[attr-defined]
+            f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store
+        )
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    group.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=count)
     try:
         yield Processes(group.get_rank(), group.get_world_size())
     finally:
