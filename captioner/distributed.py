@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as group
+from torch.distributed.rendezvous import rendezvous
 
 from captioner.engines import choose_device
 
@@ -73,8 +74,8 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     if count == 1:
         yield Processes()
         return
-    store, rank, _ = next(group.rendezvous("env://", timeout=PATIENCE))
-    # On one machine torchrun keeps the addresses of dead processes over a restart, and the new ones would wait for them.
+    store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
+    # On one machine torchrun keeps the addresses of dead processes over a restart; the new ones would wait for them.
     # On several machines attempts need not be counted alike; the README has the variable that makes torchrun forget.
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         store = group.PrefixStore(  # type: ignore[attr-defined]
