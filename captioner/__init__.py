@@ -1,5 +1,8 @@
 """Image captioning with visible attention, after Show, Attend and Tell (Xu et al., 2015).
 
+`load` returns a model, a `Captioner`, whose `caption` method returns a `Caption` for each image. An image that cannot
+be read raises `ImageError`, a ValueError.
+
 The letters of every shape in this package:
     B images   N captions per image   L regions   D region features   T steps
     V words    E embedding            H hidden    K beams             S pixels on a side
@@ -7,4 +10,28 @@ The letters of every shape in this package:
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from captioner.captioning import Captioner as Captioner
+    from captioner.captioning import load as load
+    from captioner.captions import Caption as Caption
+    from captioner.images import ImageError as ImageError
+
 __version__ = "0.1.0"
+__all__ = ["Caption", "Captioner", "ImageError", "load"]
+
+# Found when they are asked for: torch takes seconds to import, and most commands can do without.
+_HOMES = {"Caption": "captions", "Captioner": "captioning", "ImageError": "images", "load": "captioning"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

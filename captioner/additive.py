@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from captioner.shared import at_least_single, make_token
 
-BLOCK = 1 << 18  # pairs at a time on a CPU: one megabyte
+BLOCK = 1 << 19  # pairs at a time on a CPU: two megabytes
 # exp(2 x) and its reciprocal are normal numbers up to here; tanh of a sum is wrong only where both terms lie beyond,
 # at opposite ends.
 LARGEST = 43.0
@@ -30,10 +30,11 @@ class AdditiveKeys:
     As with a `SharedMatrix`, the gradients of both are added up over the steps and handed on once.
     """
 
-    def __init__(self, keys: Tensor, energy: Tensor) -> None:
+    def __init__(self, keys: Tensor, energy: Tensor, exponentials: Tensor | None = None) -> None:
+        """Take keys and energy, and the exponentials of the keys where they are known."""
         self.keys, self.energy = keys, energy
         with torch.no_grad():
-            self.exponentials = _exponentials(keys)  # (B, L, A)
+            self.exponentials = _exponentials(keys) if exponentials is None else exponentials  # (B, L, A)
         self.key_gradient: Tensor | None = None  # (B, L, A), still to be multiplied by 4 v
         self.energy_gradient: Tensor | None = None  # (A,)
         self.token = make_token(self, keys, energy)
@@ -47,7 +48,7 @@ class AdditiveKeys:
 
     def select(self, index: Tensor) -> AdditiveKeys:
         """Return the keys of some images only."""
-        return AdditiveKeys(self.keys[index], self.energy)
+        return AdditiveKeys(self.keys[index], self.energy, self.exponentials[index])
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return scores (B, N, L) for exponentials of queries (B, N, A)."""

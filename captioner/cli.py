@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from captioner import __version__
+from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.parts import complain
@@ -20,7 +21,7 @@ from captioner.commands.train import add_train
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = make_parser().parse_args(arguments)
+    options = _parse(arguments)
     # A decoder's warning about a file is either repeated in our own words when the file is refused, or of no interest.
     warnings.filterwarnings("ignore", module="PIL")
     signal.signal(signal.SIGTERM, _interrupt)
@@ -38,12 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line, settings of the form KEY=VALUE after options too, which argparse alone refuses."""
+    parser = make_parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and hasattr(options, "overrides") and not any(each.startswith("-") for each in rest):
+        options.overrides += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(prog="captioner", description="Image captioning with visible attention.")
     parser.add_argument("--version", action="version", version=f"captioner {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_describe, add_features, add_train, add_inspect, add_encoders):
+    for add in (add_caption, add_describe, add_features, add_train, add_inspect, add_encoders):
         add(commands)
     return parser
 

@@ -13,6 +13,7 @@ SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "locat
 INFERENCES = ("expectation", "argmax")
 FEEDS = ("every-step", "first-step", "state", "feed-forward")
 GATES = ("none", "scalar", "vector")
+METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
 
 
@@ -120,22 +121,46 @@ class DecoderConfig:
 class SearchConfig:
     """How captions are searched for; lengths count words without the end marker.
 
+    The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
     Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `unknown` allows it to
+    say the marker of unknown words.
+
+    A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
+    log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
+    `temperature`, below 1 for more probable words, among the `top_k` most probable words (0: all), and of these among
+    the fewest that make up the share `top_p` of the probability.
     """
 
+    method: str = "beam"
     beam: int = 5
+    groups: int = 1
+    diversity: float = 0.5
     length_power: float = 0.7
     minimum_length: int = 1
     maximum_length: int = 30
     no_repeat: int = 3
     unknown: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("length_power", 0), ("minimum_length", 0), ("no_repeat", 0)):
+        if self.method not in METHODS:
+            raise ValueError(f"search method is {self.method!r}; choose from {', '.join(METHODS)}")
+        for name, least in (
+            ("beam", 1), ("groups", 1), ("diversity", 0), ("length_power", 0), ("minimum_length", 0), ("no_repeat", 0),
+            ("top_k", 0),
+        ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ValueError(f"search {name} is {getattr(self, name)}; it must be at least {least}")
+        if self.beam % self.groups:
+            raise ValueError(f"search groups is {self.groups}; it must divide the beam of {self.beam}")
         if self.maximum_length < max(1, self.minimum_length):
             raise ValueError(
                 f"search maximum_length is {self.maximum_length}; it must be at least 1 and at least minimum_length"
             )
+        if self.temperature <= 0:
+            raise ValueError(f"search temperature is {self.temperature}; it must be above 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"search top_p is {self.top_p}; it is a share above 0, up to 1")

@@ -6,6 +6,7 @@ Nothing is random unless draws are given: they make it a step of training, with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,9 @@ from captioner.attention import Attention, Glimpse, Memory
 from captioner.config import AttentionConfig, DecoderConfig
 from captioner.draws import Draws
 from captioner.lstm import lstm_cell
-from captioner.shared import SharedMatrix
+from captioner.shared import SharedMatrix, at_least_single
 from captioner.vocabulary import PAD
+from captioner.word_gates import WordGates
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class Scene:
     memory: Memory
     from_hidden: SharedMatrix  # (H, 4H + ...), all layers that read the hidden state end to end
     from_context: SharedMatrix  # (R, 4H)
+    from_word: WordGates | None = None  # where nothing learns
 
     def select(self, index: Tensor) -> Scene:
         """Return the scene of some images only."""
-        return Scene(self.memory.select(index), self.from_hidden, self.from_context)
+        return Scene(self.memory.select(index), self.from_hidden, self.from_context, self.from_word)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,28 @@ class State:
     def select(self, index: Tensor) -> State:
         """Return the state of some images only."""
         return State(self.hidden[index], self.memory[index], self.step)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the decoder makes of its states before it reads a word: the same for every word that may follow.
+
+    Its rows are the states of a batch, (B, N), or the P of them that were to look.
+    """
+
+    gates: Tensor  # (B, N, 4H) of the LSTM, without the word's part
+    memory: Tensor  # (B, N, H), as it was
+    context: Tensor  # (B, N, R), gated
+    alpha: Tensor  # (B, N, L)
+    beta: Tensor  # (B, N, G)
+    chosen: Tensor | None  # (B, N)
+    step: int  # words read so far
+
+    def follow(self, rows: Tensor) -> Look:
+        """Return the look that each of some captions (B, K) goes on from, one of P rows."""
+        chosen = self.chosen[rows] if self.chosen is not None else None
+        gates, memory, context = self.gates[rows], self.memory[rows], self.context[rows]
+        return Look(gates, memory, context, self.alpha[rows], self.beta[rows], chosen, self.step)
 
 
 @dataclass(frozen=True)
@@ -132,7 +157,9 @@ class Decoder(nn.Module):
         weight = torch.cat(tuple(reader.weight for reader in readers))  # (4H + ..., H)
         none = weight.new_zeros(weight.shape[0])
         bias = torch.cat(tuple(none[: len(each.weight)] if each.bias is None else each.bias for each in readers))
-        scene = Scene(memory, SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t()))
+        words = None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
+        hidden, cell = at_least_single(hidden), at_least_single(cell)
+        scene = Scene(memory, SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t()), words)
         shape = (len(mean), captions, self.config.hidden)
         return scene, State(hidden.unsqueeze(1).expand(shape), cell.unsqueeze(1).expand(shape))
 
@@ -142,10 +169,64 @@ class Decoder(nn.Module):
 
     def step(self, scene: Scene, state: State, words: Tensor, draws: Draws | None = None) -> Step:
         """Read one word (B, N) of each caption."""
+        return self.read(scene, self.look(scene, state, draws), words, draws)
+
+    def look(
+        self,
+        scene: Scene,
+        state: State,
+        draws: Draws | None = None,
+        *,
+        captions: int | None = None,
+        rows: Tensor | None = None,
+    ) -> Look:
+        """Look at the regions from each state, the first half of a step; with rows (P,), only from those of B * N.
+
+        Samples are drawn for `captions` of each image (default: N), of which those here are the first.
+        """
+        hidden, memory = state.hidden, state.memory  # (B, N, H)
+        if rows is not None:
+            hidden, memory = hidden.flatten(0, 1)[rows], memory.flatten(0, 1)[rows]  # (P, H)
+        widths = [reader.out_features for reader in self._readers()]
+        reads = torch.split(scene.from_hidden(hidden), widths, dim=-1)
+        beside = 1 if self.gate is None else 2  # the gates and beta come before what attention reads
+        glimpse = self._glimpse(scene, state, reads[beside:], draws, captions, rows)
+        context = glimpse.context  # (B, N, R)
+        beta = context.new_ones(*context.shape[:-1], 1)
+        if self.gate is not None:
+            beta = reads[1].sigmoid()  # (B, N, G), section 4.2.1
+            context = beta * context
+        if self.feed in ("state", "feed-forward") or (self.feed == "first-step" and state.step > 0):
+            context = torch.zeros_like(context)
+        gates = scene.from_context(context) + reads[0]  # (B, N, 4H)
+        return Look(gates, memory, context, glimpse.alpha, beta, glimpse.chosen, state.step)
+
+    def _glimpse(
+        self,
+        scene: Scene,
+        state: State,
+        reads: Sequence[Tensor],
+        draws: Draws | None,
+        captions: int | None,
+        rows: Tensor | None,
+    ) -> Glimpse:
+        """Return what attention sees; it goes image by image, so that rows (P,) are put at their places for it."""
+        own = reads if rows is None else [_spread(read, rows, state) for read in reads]
+        glimpse: Glimpse = self.attention(
+            scene.memory, state.hidden, draws and draws.looks, reads=own, captions=captions
+        )
+        if rows is None:
+            return glimpse
+        chosen = glimpse.chosen.flatten()[rows] if glimpse.chosen is not None else None
+        return Glimpse(glimpse.context.flatten(0, 1)[rows], glimpse.alpha.flatten(0, 1)[rows], chosen)
+
+    def read(self, scene: Scene, look: Look, words: Tensor, draws: Draws | None = None) -> Step:
+        """Read one word (B, N) of each caption after a look (B, N, ...), the second half of a step."""
         embedded = self._dropout(self.embedding(words), draws)  # (B, N, E)
-        state, context, glimpse, beta = self._advance(scene, state, self.from_word(embedded), draws)
-        logits = self.output(self._summary(embedded, state.hidden, context, draws))
-        return Step(logits, glimpse.alpha, beta, glimpse.chosen, state)
+        own = self.from_word(embedded) if scene.from_word is None or draws is not None else scene.from_word(words)
+        hidden, memory = lstm_cell(own + look.gates, look.memory)  # (B, N, H)
+        logits = self.output(self._summary(embedded, hidden, look.context, draws))
+        return Step(logits, look.alpha, look.beta, look.chosen, State(hidden, memory, look.step + 1))
 
     def forward(
         self, regions: Tensor, caption_ids: Tensor, draws: Draws | None = None, mask: Tensor | None = None
@@ -159,18 +240,19 @@ class Decoder(nn.Module):
         captions, steps = caption_ids.shape[1], caption_ids.shape[2] - 1
         scene, state = self.start(regions, captions, draws)
         embedded = self._dropout(self.embedding(caption_ids[:, :, :-1]), draws)  # (B, N, T, E)
-        gates = self.from_word(embedded)  # (B, N, T, 4H)
+        gates = self.from_word(embedded).unbind(dim=2)  # T times (B, N, 4H)
         looks: list[tuple[Tensor, Tensor, Glimpse, Tensor]] = []
         for step, active in enumerate(_active(mask) if mask is not None else [captions] * steps):
-            own = gates[:, :active, step]  # (B, n, 4H), n captions are left
+            own = gates[step][:, :active]  # (B, n, 4H), n captions are left
             state, context, glimpse, beta = self._advance(scene, state.first(active), own, draws, captions)
             looks.append((state.hidden, context, glimpse, beta))
         hidden = _stack([hidden for hidden, _, _, _ in looks], captions, steps)  # (B, N, T, H)
         context = _stack([context for _, context, _, _ in looks], captions, steps)  # (B, N, T, R)
-        summary = self._summary(embedded, hidden, context, draws)  # (B, N, T, E)
+        if mask is not None:
+            embedded, hidden, context = embedded[mask], hidden[mask], context[mask]  # (W, ...)
         chosen = [glimpse.chosen for _, _, glimpse, _ in looks if glimpse.chosen is not None]
         return Outputs(
-            self.output(summary if mask is None else summary[mask]),
+            self.output(self._summary(embedded, hidden, context, draws, mask)),
             _stack([glimpse.alpha for _, _, glimpse, _ in looks], captions, steps),
             _stack([beta for _, _, _, beta in looks], captions, steps),
             _stack([each.unsqueeze(-1) for each in chosen], captions, steps).squeeze(-1) if chosen else None,
@@ -181,32 +263,22 @@ class Decoder(nn.Module):
         self, scene: Scene, state: State, word_gates: Tensor, draws: Draws | None, captions: int | None = None
     ) -> tuple[State, Tensor, Glimpse, Tensor]:
         """Look, then let the LSTM read the word, whose part of the gates is (B, N, 4H), and what was seen."""
-        widths = [reader.out_features for reader in self._readers()]
-        reads = torch.split(scene.from_hidden(state.hidden), widths, dim=-1)
-        beside = 1 if self.gate is None else 2  # the gates and beta come before what attention reads
-        glimpse: Glimpse = self.attention(
-            scene.memory, state.hidden, draws and draws.looks, reads=reads[beside:], captions=captions
-        )
-        context = glimpse.context  # (B, N, R)
-        beta = context.new_ones(*context.shape[:2], 1)
-        if self.gate is not None:
-            beta = reads[1].sigmoid()  # (B, N, G), section 4.2.1
-            context = beta * context
-        if self.feed in ("state", "feed-forward") or (self.feed == "first-step" and state.step > 0):
-            context = torch.zeros_like(context)
-        gates = word_gates + scene.from_context(context) + reads[0]  # (B, N, 4H)
-        hidden, cell = lstm_cell(gates, state.memory)  # (B, N, H)
-        return State(hidden, cell, state.step + 1), context, glimpse, beta
+        look = self.look(scene, state, draws, captions=captions)
+        hidden, cell = lstm_cell(word_gates + look.gates, look.memory)  # (B, N, H)
+        glimpse = Glimpse(look.context, look.alpha, look.chosen)
+        return State(hidden, cell, state.step + 1), look.context, glimpse, look.beta
 
-    def _summary(self, embedded: Tensor, hidden: Tensor, context: Tensor, draws: Draws | None) -> Tensor:
+    def _summary(
+        self, embedded: Tensor, hidden: Tensor, context: Tensor, draws: Draws | None, mask: Tensor | None = None
+    ) -> Tensor:
         """Return (..., E) by which the next word is scored: E y + L_h h + L_z z, eq. 7, or the hidden state's alone."""
-        summary = self.output_hidden(self._dropout(hidden, draws))  # (..., E)
+        summary = self.output_hidden(self._dropout(hidden, draws, mask))  # (..., E)
         if self.output_context is not None:
             summary = embedded + summary + self.output_context(context)
-        return self._dropout(summary, draws)
+        return self._dropout(summary, draws, mask)
 
-    def _dropout(self, values: Tensor, draws: Draws | None) -> Tensor:
-        return draws.dropout(values, self.config.dropout) if draws is not None else values
+    def _dropout(self, values: Tensor, draws: Draws | None, mask: Tensor | None = None) -> Tensor:
+        return draws.dropout(values, self.config.dropout, mask) if draws is not None else values
 
 
 def _active(mask: Tensor) -> list[int]:
@@ -222,3 +294,10 @@ def _stack(steps: list[Tensor], captions: int, length: int) -> Tensor:
     padded = [F.pad(step, (0, 0, 0, captions - step.shape[1])) if step.shape[1] < captions else step for step in steps]
     stacked = torch.stack(padded, dim=2)
     return F.pad(stacked, (0, 0, 0, length - len(steps))) if len(steps) < length else stacked
+
+
+def _spread(values: Tensor, rows: Tensor, state: State) -> Tensor:
+    """Return values (P, X) at their rows among the B * N of a state, and zeros elsewhere: (B, N, X)."""
+    batch, captions = state.hidden.shape[:2]
+    spread = values.new_zeros(batch * captions, values.shape[-1])
+    return spread.index_copy_(0, rows, values).view(batch, captions, -1)

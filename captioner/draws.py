@@ -34,13 +34,18 @@ class Draws:
         """Return numbers (rows, *shape) in 0..1, the 1 excluded."""
         return self._own(self.source.random((self.images, *shape), dtype=np.float32), device)
 
-    def dropout(self, values: Tensor, rate: float) -> Tensor:
-        """Return `values` (rows, ...) with a share of `rate` set to zero and the others scaled up to make up for it."""
+    def dropout(self, values: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
+        """Return `values` (rows, ...) with a share of `rate` set to zero and the others scaled up to make up for it.
+
+        With a mask (rows, ...) the values are only those where it is True, (W, X), and get the numbers of their places.
+        """
         if rate == 0:
             return values
+        shape = values.shape[1:] if mask is None else (*mask.shape[1:], *values.shape[1:])
         # Whole numbers of 16 bits: three times as fast as torch's own dropout on a CPU.
-        levels = self.source.integers(-LEVELS // 2, LEVELS // 2, (self.images, *values.shape[1:]), dtype=np.int16)
-        kept = self._own(levels, values.device) >= round(rate * LEVELS) - LEVELS // 2
+        levels = self.source.integers(-LEVELS // 2, LEVELS // 2, (self.images, *shape), dtype=np.int16)
+        own = self._own(levels, values.device)
+        kept = (own if mask is None else own[mask]) >= round(rate * LEVELS) - LEVELS // 2
         return values * kept.to(values.dtype).mul_(1 / (1 - rate))
 
     def _own(self, numbers: NDArray[np.generic], device: torch.device | None) -> Tensor:

@@ -1,14 +1,19 @@
-"""Words drawn from the decoder's own distribution."""
+"""Captions drawn from the decoder's own distribution: for self-critical training, and as a way to search."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from captioner.decoder import Decoder
+from captioner.config import SearchConfig
+from captioner.decoder import Decoder, State
 from captioner.draws import Draws
+from captioner.hypotheses import Ends, Hypothesis, Trail
+from captioner.next_words import next_word_scores
+from captioner.shared import at_least_single
 from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 
@@ -24,16 +29,17 @@ def roll_out(
     the order of their lengths, the longest first; without, each is the most probable, and the captions are all alike.
     """
     different = captions if draws is not None else 1
-    scene, state = decoder.start(regions, different)
+    scene, state = decoder.start(regions)
     caption_ids = torch.full((len(regions), different, maximum_length + 1), PAD, device=regions.device)  # (B, N, T + 1)
     caption_ids[:, :, 0] = START
     images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
-    words = caption_ids[:, :, 0]  # (b, N)
-    over = torch.zeros_like(words, dtype=torch.bool)  # (b, N)
+    words = caption_ids[:, :1, 0]  # (b, 1), then (b, N): before the first word all captions are one
+    over = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
         step = decoder.step(scene, state, words)
-        logits, state = step.logits, step.state  # (b, N, V)
+        state = _widen(step.state, different)
+        logits = at_least_single(step.logits)  # (b, N, V)
         logits[..., [PAD, START, UNKNOWN]] = -math.inf
         if draws is None:
             words = logits.argmax(dim=-1)  # (b, N)
@@ -57,11 +63,83 @@ def roll_out(
     return caption_ids, caption_ids[:, :, 1:] != PAD
 
 
+@torch.no_grad()
+def sample(
+    decoder: Decoder, regions: Tensor, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+) -> list[list[Hypothesis]]:
+    """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
+
+    Each image has a seed of its own, and its captions depend on nothing else. Log probabilities are those of the
+    decoder, whatever temperature words were drawn at.
+    """
+    if captions < 1:
+        raise ValueError(f"best is {captions}; it must be at least 1")
+    if len(seeds) != len(regions):
+        raise ValueError(f"there are {len(seeds)} seeds for {len(regions)} images; sampling needs one for each")
+    if not len(regions):
+        return []
+    # All numbers at once: those of a caption's words are the same however many captions there are.
+    shape = (captions, config.maximum_length + 1)
+    uniform = torch.cat([Draws([seed], 1).uniform(*shape, device=regions.device) for seed in seeds])  # (B, N, T + 1)
+    scene, state = decoder.start(regions)
+    images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
+    words = torch.full((len(regions), 1), START, device=regions.device)  # (b, 1), then (b, N)
+    history = words.new_empty(len(regions), 1, 0)  # (b, 1, 0), then (b, N, t)
+    beams = torch.arange(captions, device=regions.device).expand(len(regions), -1)  # (B, N)
+    lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not over
+    log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
+    trail = Trail(len(regions))
+    for length in range(config.maximum_length + 1):
+        step = decoder.step(scene, state, words)
+        scores = next_word_scores(step.logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
+        taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
+        parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
+        trail.add(images, parents, words, taken, step.alpha, step.beta)
+        going = lengths[images] < 0  # (b, N)
+        ends, stuck = going & (words == END) & ~taken.isneginf(), going & taken.isneginf()
+        log_probs[images] += taken.where(going & ~stuck, 0)
+        lengths[images] = lengths[images].masked_fill(ends | stuck, length)
+        ended[images] |= ends
+        state = _widen(step.state, captions)
+        history = torch.cat([history.expand(-1, captions, -1), words.unsqueeze(-1)], dim=2)  # (b, N, t + 1)
+        staying = (lengths[images] < 0).any(dim=1).nonzero().squeeze(1)
+        if not len(staying):
+            break
+        if len(staying) < len(images):
+            scene, state, images = scene.select(staying), state.select(staying), images[staying]
+            words, history = words[staying], history[staying]
+    found = Ends(beams, lengths, log_probs, ended).best(config.length_power, captions)
+    return trail.hypotheses(found, config.length_power)
+
+
+def _widen(state: State, captions: int) -> State:
+    """Return the state of so many captions of each image, which have been one up to here where there is but one."""
+    return State(state.hidden.expand(-1, captions, -1), state.memory.expand(-1, captions, -1), state.step)
+
+
+def draw_words(scores: Tensor, uniform: Tensor, config: SearchConfig) -> Tensor:
+    """Return a word (B, N) of each row of log probabilities (B, N, V), by a number (B, N) in 0..1.
+
+    Of the words as probable as the temperature makes them, the `top_k` most probable are left, and of these the fewest
+    that add up to the share `top_p`. Where nothing may be said, the word is any.
+    """
+    scores = scores.masked_fill(scores.amax(dim=-1, keepdim=True).isneginf(), 0)
+    probabilities = (scores / config.temperature).softmax(dim=-1)  # (B, N, V)
+    if not config.top_k and config.top_p == 1:
+        return pick(probabilities, uniform.unsqueeze(-1))
+    count = min(config.top_k or scores.shape[-1], scores.shape[-1])
+    best, words = probabilities.topk(count, dim=-1)  # (B, N, k)
+    before = best.cumsum(dim=-1) - best  # (B, N, k), what better words add up to
+    best = best.where(before < config.top_p * best.sum(dim=-1, keepdim=True), 0)
+    return words.gather(-1, pick(best, uniform.unsqueeze(-1)).unsqueeze(-1)).squeeze(-1)
+
+
 def pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Return a word (...) of each row (..., V), which need not sum to one, by a number (..., 1) in 0..1, 1 excluded.
+    """Return a word (...) of rows (..., V), which need not sum to one, by numbers (..., 1) in 0..1, the 1 excluded.
 
     A number u takes the first word up to which the row adds up to more than the share u of its sum.
     """
-    sums = probabilities.cumsum(dim=-1)  # (..., V)
+    sums = probabilities.cumsum(dim=-1).expand(*uniform.shape[:-1], -1).contiguous()  # (..., V)
     # u is at most 1 - 2^-24, so that the product is below the whole sum even after rounding.
     return torch.searchsorted(sums, uniform.to(sums.dtype) * sums[..., -1:], right=True).squeeze(-1)

@@ -1,232 +1,205 @@
 """Search for captions: batched over images and beams, on the decoder's own step.
 
-The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once. An image
-whose best captions are certain leaves the batch.
+The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
+that go on from the same one share its look at them. An image whose best captions are certain leaves the batch.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from captioner.config import SearchConfig
-from captioner.decoder import Decoder, State, Step
-from captioner.vocabulary import END, PAD, START, UNKNOWN
+from captioner.decoder import Decoder, Step
+from captioner.hypotheses import Ends, Hypothesis, Trail
+from captioner.next_words import next_word_scores, top_scores
+from captioner.sampling import sample
+from captioner.vocabulary import END, PAD, START
 
-_Look = tuple[Tensor, Tensor, Tensor]  # behind a word: its log probability, alpha (..., L), the mean of beta
+__all__ = ["Hypothesis", "beam_search", "greedy_search", "search"]
+
+LEAVE = 8  # one image in so many must be over before it pays to make the batch smaller
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One caption: `ids` of its T words without markers, and how sure the decoder was.
+def search(
+    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+) -> list[list[Hypothesis]]:
+    """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    `log_prob` is that of all words and, where the caption `ended`, of the end marker; `score` ranks hypotheses. For
-    each word `probabilities` (T,), the attention `alpha` (T, L) it was chosen under, and the mean gate `beta` (T,).
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone.
     """
-
-    ids: tuple[int, ...]
-    log_prob: float
-    score: float
-    ended: bool
-    probabilities: Tensor
-    alpha: Tensor
-    beta: Tensor
+    if config.method == "sample":
+        if seeds is None:
+            raise ValueError("seeds is None; sampling needs one number for each image")
+        return sample(decoder, regions, config, seeds, best)
+    return beam_search(decoder, regions, config, best)
 
 
-@dataclass(frozen=True)
-class _Past:
-    """One step of the search, kept to trace captions back: what each beam was before its choice."""
-
-    rows: dict[int, int]  # of each image in this step's batch
-    parents: Tensor  # (B, K) the beam each new beam goes on from
-    log_probs: Tensor  # (B, K) of the word that each new beam took
-    alpha: Tensor  # (B, K, L) by parent
-    beta: Tensor  # (B, K) by parent
-
-
-@torch.no_grad()
 def greedy_search(decoder: Decoder, regions: Tensor, config: SearchConfig) -> list[Hypothesis]:
     """Return the caption (B of them) that takes the best next word each time, whatever `beam` is."""
-    scene, state = decoder.start(regions)
-    words = torch.full((len(regions), 1), START, device=regions.device)  # (B, 1)
-    history = words.new_empty(len(regions), 1, 0)  # (B, 1, t)
-    looks: list[_Look] = []
-    for _ in range(config.maximum_length + 1):
-        step = decoder.step(scene, state, words)
-        state = step.state
-        log_probs, words = _next_word_scores(step, history, config).max(dim=-1)  # (B, 1)
-        history = torch.cat([history, words[:, :, None]], dim=2)
-        looks.append((log_probs[:, 0], step.alpha[:, 0], step.beta[:, 0].mean(dim=-1)))
-        if bool((history == END).any(dim=2).all()):
-            break
-    return [_greedy_hypothesis(row, history[row, 0].tolist(), looks, config) for row in range(len(regions))]
+    return [best for (best,) in beam_search(decoder, regions, replace(config, beam=1, groups=1))]
 
 
-def _greedy_hypothesis(row: int, ids: list[int], looks: list[_Look], config: SearchConfig) -> Hypothesis:
-    ended = END in ids
-    words = ids.index(END) if ended else config.maximum_length
-    own = [(log_probs[row], alpha[row], beta[row]) for log_probs, alpha, beta in looks[: words + ended]]
-    log_prob = float(sum(log_prob for log_prob, _, _ in own))
-    return _hypothesis(ids[:words], log_prob, ended, own[:words], looks[0][1][0], config)
-
-
-@torch.no_grad()
 def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
-    Captions that ended come before those cut off at the maximum length, which are kept only where too few ended.
+    Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
+    best caption of each comes before the second best of any, and no caption comes twice.
     """
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
-    scene, state = decoder.start(regions, config.beam)
-    beams, device = config.beam, regions.device
-    images = list(range(len(regions)))  # those still in the batch
-    words = torch.full((len(images), beams), START, device=device)  # (B, K)
-    history = words.new_empty(len(images), beams, 0)  # (B, K, t)
-    totals = torch.full((len(images), beams), -math.inf, device=device, dtype=regions.dtype)  # (B, K)
-    totals[:, 0] = 0.0  # all beams start alike, so only one of them may go on
-    past: list[_Past] = []
-    finished: list[list[Hypothesis]] = [[] for _ in images]
-    for length in range(config.maximum_length + 1):
-        step = decoder.step(scene, state, words)
-        scores = _next_word_scores(step, history, config)  # (B, K, V)
-        # Twice as many as beams: each may end only once, so that K of them go on.
-        tops, flat = (totals.unsqueeze(-1) + scores).flatten(1).topk(min(2 * beams, scores[0].numel()), dim=1)
-        parents, words = flat // scores.shape[-1], flat % scores.shape[-1]  # (B, 2K)
-        taken = scores.flatten(1).gather(1, flat)  # (B, 2K)
-        rows = {image: row for row, image in enumerate(images)}
-        look = _Past(rows, parents, taken, step.alpha, step.beta.mean(dim=-1))
-        _collect_ended(finished, [*past, look], images, tops, words, history, config)
-        if length == config.maximum_length:
-            break
-        # Beams that do not end, in order of their totals; a stable sort puts them before those that do.
-        over = (words == END) | tops.isneginf()
-        order = over.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]  # (B, K)
-        parents, words, taken = (tensor.gather(1, order) for tensor in (parents, words, taken))
-        totals = tops.gather(1, order).masked_fill(over.gather(1, order), -math.inf)
-        past.append(_Past(rows, parents, taken, step.alpha, look.beta))
-        history = torch.cat([_follow(history, parents), words.unsqueeze(-1)], dim=2)
-        state = State(_follow(step.state.hidden, parents), _follow(step.state.memory, parents), step.state.step)
-        if length + 1 == config.maximum_length:
-            _collect_cut_off(finished, past, images, totals, history, config, best)
-        keep = [row for row, image in enumerate(images) if not _is_certain(finished[image], totals[row], config, best)]
-        if not keep:
-            break
-        if len(keep) < len(images):
-            index = torch.tensor(keep, device=device)
-            images = [images[row] for row in keep]
-            scene, state = scene.select(index), state.select(index)
-            words, history, totals = words[index], history[index], totals[index]
-    return [_ranked(hypotheses)[:best] for hypotheses in finished]
+    with torch.no_grad():
+        beams = _Beams(decoder, regions, config, best)
+        while len(beams.images):
+            beams.advance()
+        return beams.found()
 
 
-def _next_word_scores(step: Step, history: Tensor, config: SearchConfig) -> Tensor:
-    """Return log probabilities (B, K, V) of the next word after `history` (B, K, t), what may not be said at -inf."""
-    scores = step.logits.log_softmax(dim=-1)
-    banned = [PAD, START] if config.unknown else [PAD, START, UNKNOWN]
-    scores[..., banned] = -math.inf
-    length = history.shape[2]
-    if length < config.minimum_length:
-        scores[..., END] = -math.inf
-    if length == config.maximum_length:  # only the end may follow
-        ended = scores[..., END].clone()
-        scores = torch.full_like(scores, -math.inf)
-        scores[..., END] = ended
-    span = config.no_repeat
-    if span and length >= span:
-        starts = history.unfold(2, span, 1)  # (B, K, t - span + 1, span), all that was said
-        said = (starts[..., : span - 1] == history[:, :, None, length - span + 1 :]).all(dim=-1)
-        # A word that never completes a repetition keeps its score; adding nothing is adding zero.
-        repeats = torch.zeros_like(scores).scatter_add(2, starts[..., -1], said.to(scores.dtype))
-        scores = scores.masked_fill(repeats > 0, -math.inf)
-    return scores
+class _Beams:
+    """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
+
+    def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig, best: int) -> None:
+        self.decoder, self.config, self.best = decoder, config, best
+        self.width = config.beam // config.groups
+        self.scene, self.state = decoder.start(regions)  # (b, 1, H)
+        self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
+        self.parents = self.images.new_zeros(len(regions), 1)  # (b, K), the state that each beam goes on from
+        self.words = torch.full_like(self.parents, START)  # (b, K), which it reads next
+        self.history = self.parents.new_empty(len(regions), 1, 0)  # (b, K, t), which it has said
+        kind = torch.promote_types(regions.dtype, torch.float32)
+        self.totals = torch.zeros_like(self.parents, dtype=kind)  # (b, K) log probabilities, -inf for no beam
+        self.ended = self.parents.new_zeros(len(regions), config.groups)  # (b, G) captions
+        leaders = (len(regions), config.groups, min(best, self.width))
+        self.leaders = self.totals.new_full(leaders, -math.inf)  # (b, G, n) best scores of captions that ended
+        self.trail = Trail(len(regions))
+        self.ends: list[Ends] = []
+
+    def advance(self) -> None:
+        """Read the word of each beam, choose the beams to go on with, and let images go that are over."""
+        step = self._read()
+        scores = next_word_scores(step.logits, self.history, self.config)  # (b, K, V)
+        stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
+        if bool(stuck.any()):
+            beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)
+            self._note(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
+        choices: list[tuple[Tensor, ...]] = []
+        for group in range(self.config.groups):
+            choices.append(self._choose(group, scores, choices))
+        parents, self.words, taken, totals, ended, enders = (
+            torch.cat(tensors, dim=1) for tensors in zip(*choices, strict=True)
+        )  # each (b, K)
+        self._note(ended, enders, ended=True)
+        self.trail.add(self.images, parents, self.words, taken, step.alpha, step.beta)
+        # Before the first end of all, nothing is certain, and no image is over.
+        self.totals = self._certain(totals, ended) if self.ends else totals
+        # A beam that is none must not ask for a look of its own.
+        self.parents = parents.where(self.totals > -math.inf, parents[:, :1])
+        history = self.history.gather(1, parents.unsqueeze(-1).expand(*parents.shape, self.history.shape[2]))
+        self.history = torch.cat([history, self.words.unsqueeze(-1)], dim=2)  # (b, K, t + 1)
+        self.state = step.state
+        if self.ends:
+            self._leave()
+
+    def _read(self) -> Step:
+        """Return a step (b, K, ...) of all beams; those of one parent differ in their words alone."""
+        used = torch.zeros(self.state.hidden.shape[:2], dtype=torch.bool, device=self.words.device)  # (b, k)
+        used = used.scatter_(1, self.parents, True).flatten()  # (b * k,)
+        places = used.cumsum(dim=0).sub_(1).view(len(self.words), -1)  # (b, k), of each parent among those used
+        look = self.decoder.look(self.scene, self.state, rows=used.nonzero().squeeze(1))
+        return self.decoder.read(self.scene, look.follow(places.gather(1, self.parents)), self.words)
+
+    def _choose(
+        self, group: int, scores: Tensor, before: list[tuple[Tensor, ...]]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return what a group goes on with, and what ends, by the scores (b, K, V) of the words to follow each beam.
+
+        These are (b, k) each: parents, words, log probabilities of the words, totals, -inf for no beam; then the log
+        probabilities of captions that end, -inf for none, and their beams. `before` is the same of the groups before.
+        """
+        count = scores.shape[1] // self.config.groups or 1  # beams of this group; at first all groups have but one
+        first = group * count if scores.shape[1] > 1 else 0
+        totals = self.totals[:, first : first + count, None] + scores[:, first : first + count]  # (b, k, V)
+        # Twice as many as beams: each may end only once, so that all of them go on. What other groups said costs, and
+        # each of these words may put one way on of each beam behind others.
+        others = sum(words.shape[1] for _, words, *_ in before)
+        totals, places = top_scores(totals.flatten(1), 2 * self.width + others * count)  # (b, c)
+        parents, words = first + places // scores.shape[2], places % scores.shape[2]  # (b, c)
+        if before:
+            ranks = totals
+            for _, said, _, going, *_ in before:
+                said = said.masked_fill(going.isneginf(), PAD).unsqueeze(1)  # (b, 1, k)
+                ranks = ranks - self.config.diversity * (words.unsqueeze(-1) == said).sum(dim=-1)
+            order = ranks.argsort(dim=1, descending=True, stable=True)[:, : 2 * self.width]  # (b, 2k)
+            totals, parents, words = totals.gather(1, order), parents.gather(1, order), words.gather(1, order)
+        # Only an end among as many as there are beams counts: what is better than it fills the others.
+        ends = words == END  # (b, 2k)
+        ended, enders = totals.masked_fill(~ends, -math.inf)[:, : self.width], parents[:, : self.width]
+        # Beams that do not end, in order of their ranks; a stable sort puts them before those that do.
+        totals = totals.masked_fill(ends, -math.inf)
+        order = totals.isneginf().to(torch.uint8).argsort(dim=1, stable=True)[:, : self.width]  # (b, k)
+        totals, parents, words = totals.gather(1, order), parents.gather(1, order), words.gather(1, order)
+        taken = scores.flatten(1).gather(1, parents * scores.shape[2] + words)  # (b, k)
+        return parents, words, taken, totals, ended, enders
+
+    def _certain(self, totals: Tensor, ended: Tensor) -> Tensor:
+        """Return the totals (b, K) of beams, -inf for those of groups whose best captions are certain.
+
+        They are when as many have ended (b, G, e) as there are beams, or when no beam can come among the best.
+        """
+        ended = ended.view(len(ended), self.config.groups, -1)  # (b, G, e)
+        self.ended = self.ended + (ended > -math.inf).sum(dim=-1)
+        scores = ended / (self.history.shape[2] + 1) ** self.config.length_power
+        self.leaders, _ = torch.cat([self.leaders, scores], dim=-1).topk(self.leaders.shape[-1], dim=-1)
+        grouped = totals.view(len(totals), self.config.groups, -1)  # (b, G, k)
+        # More words only lower a log probability, and the longest caption divides it most.
+        bound = grouped.amax(dim=-1) / (self.config.maximum_length + 1) ** self.config.length_power  # (b, G)
+        certain = (self.ended >= self.width) | (bound <= self.leaders[..., -1])
+        return grouped.masked_fill(certain.unsqueeze(-1), -math.inf).flatten(1)
+
+    def _leave(self) -> None:
+        """Let images go that have no beam left, once they are enough to make up for the copying."""
+        staying = (self.totals > -math.inf).any(dim=1).nonzero().squeeze(1)  # (b,)
+        if len(self.images) - len(staying) < len(self.images) / LEAVE and len(staying):
+            return
+        self.images = self.images[staying]
+        if len(staying):
+            self.scene, self.state = self.scene.select(staying), self.state.select(staying)
+            self.parents, self.words, self.history = self.parents[staying], self.words[staying], self.history[staying]
+            self.totals, self.ended, self.leaders = self.totals[staying], self.ended[staying], self.leaders[staying]
+
+    def _note(self, log_probs: Tensor, beams: Tensor, ended: bool) -> None:
+        """Keep captions (b, K) that are over, -inf for none, and the beams (b, K) whose words they are."""
+        if not bool((log_probs > -math.inf).any()):
+            return
+        log_probs = self._by_group(self.trail.widen(log_probs, self.images, -math.inf))  # (B, G, k)
+        beams = self._by_group(self.trail.widen(beams, self.images))  # (B, G, k)
+        lengths = torch.full_like(beams, self.history.shape[2])
+        self.ends.append(Ends(beams, lengths, log_probs, torch.full_like(beams, ended, dtype=torch.bool)))
+
+    def _by_group(self, beams: Tensor) -> Tensor:
+        """Return (B, K) as (B, G, k); the one beam before the first word is in every group."""
+        if beams.shape[1] == 1:
+            return beams.unsqueeze(1).expand(-1, self.config.groups, -1)
+        return beams.view(len(beams), self.config.groups, -1)
+
+    def found(self) -> list[list[Hypothesis]]:
+        """Return the best captions of each image."""
+        if not self.ends:
+            return []
+        power = self.config.length_power
+        ends = Ends.join(self.ends).best(power, self.leaders.shape[-1])  # (B, G, n)
+        ends = ends.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
+        found = self.trail.hypotheses(ends.map(lambda tensor: tensor.flatten(1)), power)
+        return [_different(hypotheses)[: self.best] for hypotheses in found]
 
 
-def _collect_ended(
-    finished: list[list[Hypothesis]],
-    past: list[_Past],
-    images: list[int],
-    tops: Tensor,
-    words: Tensor,
-    history: Tensor,
-    config: SearchConfig,
-) -> None:
-    """Add the captions that end at this step among the K best candidates; a worse end does not count."""
-    ends = ((words == END) & ~tops.isneginf())[:, : config.beam]  # (B, K)
-    for row, column in ends.nonzero().tolist():
-        beam = int(past[-1].parents[row, column])
-        ids = history[row, beam].tolist()
-        finished[images[row]].append(_trace(past, images[row], beam, ids, float(tops[row, column]), True, config))
-
-
-def _collect_cut_off(
-    finished: list[list[Hypothesis]],
-    past: list[_Past],
-    images: list[int],
-    totals: Tensor,
-    history: Tensor,
-    config: SearchConfig,
-    best: int,
-) -> None:
-    """Add the captions of full length that have not ended, for images of which too few have."""
-    for row, image in enumerate(images):
-        if len(finished[image]) >= best:
-            continue
-        for beam, total in enumerate(totals[row].tolist()):
-            if total > -math.inf:
-                ids = history[row, beam].tolist()
-                finished[image].append(_trace(past, image, beam, ids, total, False, config))
-
-
-def _trace(
-    past: list[_Past], image: int, beam: int, ids: list[int], log_prob: float, ended: bool, config: SearchConfig
-) -> Hypothesis:
-    """Go back from a beam to the start, collecting what each word was chosen under."""
-    looks = []
-    for step in reversed(past[: len(ids)]):
-        row = step.rows[image]
-        parent = int(step.parents[row, beam])
-        looks.append((step.log_probs[row, beam], step.alpha[row, parent], step.beta[row, parent]))
-        beam = parent
-    return _hypothesis(ids, log_prob, ended, looks[::-1], past[0].alpha[0, 0], config)
-
-
-def _hypothesis(
-    ids: list[int], log_prob: float, ended: bool, looks: list[_Look], alpha: Tensor, config: SearchConfig
-) -> Hypothesis:
-    """Return a caption with the look behind each of its words; `alpha` (L,) is any, the shape of those of no word."""
-    log_probs, alphas, betas = zip(*looks, strict=True) if looks else ((), (), ())
-    blank = alpha.new_empty(0)
-    return Hypothesis(
-        tuple(ids),
-        log_prob,
-        log_prob / (len(ids) + 1) ** config.length_power,
-        ended,
-        torch.stack(log_probs).exp() if looks else blank,
-        torch.stack(alphas) if looks else alpha.new_empty(0, len(alpha)),
-        torch.stack(betas) if looks else blank,
-    )
-
-
-def _is_certain(finished: list[Hypothesis], totals: Tensor, config: SearchConfig, best: int) -> bool:
-    """Tell whether the search is over for an image: K captions ended, or no live beam can come among its best."""
-    ended = sorted((hypothesis.score for hypothesis in finished if hypothesis.ended), reverse=True)
-    if len(ended) < best:
-        return False
-    if len(ended) >= config.beam:
-        return True
-    # More words only lower a log probability, and the longest caption divides it most.
-    bound: float = totals.max().item() / (config.maximum_length + 1) ** config.length_power
-    return bound <= ended[best - 1]
-
-
-def _ranked(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    return sorted(hypotheses, key=lambda hypothesis: (not hypothesis.ended, -hypothesis.score, hypothesis.ids))
-
-
-def _follow(tensor: Tensor, parents: Tensor) -> Tensor:
-    """Return what each new beam (B, K) inherits from its parent: (B, K, ...) reordered along K."""
-    return tensor.gather(1, parents.unsqueeze(-1).expand(*parents.shape, tensor.shape[-1]))
+def _different(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """Return the hypotheses without those whose words came before."""
+    first: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in hypotheses:
+        first.setdefault(hypothesis.ids, hypothesis)
+    return list(first.values())

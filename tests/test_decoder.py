@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner.config import FEEDS, GATES, MODES, AttentionConfig, DecoderConfig
+from captioner.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig
 from captioner.decoder import Decoder, Outputs
 from captioner.draws import Draws
 
@@ -203,3 +203,22 @@ def test_images_shared_among_processes_see_the_same_numbers(mode: str) -> None:
 def test_bad_settings_name_the_value_and_the_choices(values: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match="^" + message):
         DecoderConfig(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("mode", ["soft", "hard"])
+def test_half_precision_is_near_single(mode: str, score: str) -> None:
+    attention = AttentionConfig(mode, score, width=8)
+    regions, ids = inputs(batch=4, captions=3)
+    losses, gradients = [], []
+    for kind in (None, torch.bfloat16):
+        decoder = make(attention, regions=5).float()  # dot scores want the regions as wide as the hidden state
+        with torch.autocast("cpu", dtype=kind, enabled=kind is not None):
+            outputs = decoder(regions.float(), ids, Draws([7], 4))
+        assert outputs.alpha.dtype == torch.float32
+        loss = outputs.logits.float().square().mean() + outputs.alpha.square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in decoder.parameters()]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.98

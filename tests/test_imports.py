@@ -12,15 +12,16 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "captioner"
 # Each layer may import from the layers before it, and from modules beside it that are listed before it.
 LAYERS = [
-    ["files", "image_formats", "images", "config", "vocabulary", "metrics", "losses"],
-    ["masks", "overlays", "captions"],
+    ["files", "ahead", "image_formats", "images", "archives", "sources", "config", "vocabulary", "metrics", "losses"],
+    ["masks", "overlays", "captions", "records", "outputs", "caption_options", "caption_folder", "bundled"],
     ["annotations", "readers", "datasets", "describe", "yaml_text", "settings", "experiment"],
     ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines"],
-    ["draws", "shared", "additive", "scores", "attention", "lstm", "decoder", "search"],
-    ["sampling", "checkpoint_files", "checkpoint"],
-    ["region_cache", "features", "inspection"],
-    ["batches", "distributed", "schedules", "rewards", "learner"],
-    ["commands.parts", "commands.data", "commands.encoders"],
+    ["draws", "shared", "additive", "scores", "attention", "lstm", "word_gates", "decoder"],
+    ["hypotheses", "next_words", "sampling", "search", "checkpoint_files", "checkpoint"],
+    ["region_cache", "features", "inspection", "pictures", "captioning"],
+    ["batches", "distributed", "schedules", "rewards", "learner", "training_data", "validation"],
+    ["curves", "runs", "starting", "training", "bulk"],
+    ["commands.parts", "commands.data", "commands.train", "commands.encoders", "commands.caption"],
     ["cli", "__main__"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]
@@ -45,7 +46,8 @@ def module_name(path: Path) -> str:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=module_name)
 def test_imports_point_one_way(path: Path) -> None:
     if path.stem == "__init__":
-        assert own_imports(path) == set()
+        # The package's own names its public ones, for type checkers only, as the test below finds out.
+        assert own_imports(path) <= ({"captioning", "captions", "images"} if path.parent == PACKAGE else set())
         return
     own = module_name(path)
     assert own in ORDER, f"add {own} to a layer"

@@ -2,26 +2,29 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from captioner.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.config import MODES, AttentionConfig, DecoderConfig, SearchConfig
 from captioner.decoder import Decoder
-from captioner.search import Hypothesis, beam_search, greedy_search
-from captioner.vocabulary import END, START, UNKNOWN
+from captioner.hypotheses import Hypothesis
+from captioner.next_words import top_scores
+from captioner.search import beam_search, greedy_search, search
+from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 V, D, L = 8, 6, 4
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)
 
 
-def make(seed: int = 0, mode: str = "soft") -> Decoder:
+def make(seed: int = 0, mode: str = "soft", inference: str = "expectation") -> Decoder:
     torch.manual_seed(seed)
     config = DecoderConfig(embedding=5, hidden=6, regions=0, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig(mode, width=5), V, D, (2, 2)).double().eval()
+    decoder = Decoder(config, AttentionConfig(mode, width=5, inference=inference), V, D, (2, 2)).double().eval()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(4)  # lively: otherwise every word is about as probable as any other
@@ -32,21 +35,72 @@ def some_regions(batch: int, seed: int = 1) -> Tensor:
     return torch.randn(batch, L, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def forced_log_probs(decoder: Decoder, regions: Tensor, ids: tuple[int, ...], ended: bool) -> Tensor:
-    """Return the log probability of each word, and of the end, when the caption is read out to the decoder."""
-    caption = torch.tensor([[[START, *ids, *([END] if ended else [])]]])
+def forced_log_probs(decoder: Decoder, regions: Tensor, captions: list[tuple[int, ...]], ended: bool) -> Tensor:
+    """Return the log probability (C, T) of each word, and of the end, when captions of one length are read out."""
+    ids = torch.tensor([[[START, *words, *([END] if ended else [])] for words in captions]])  # (1, C, T + 1)
     with torch.no_grad():
-        logits = decoder(regions[None], caption).logits[0, 0]  # (T, V)
-    return logits.log_softmax(dim=-1).gather(1, caption[0, 0, 1:, None]).squeeze(1)
+        logits = decoder(regions[None], ids).logits[0]  # (C, T, V)
+    return logits.log_softmax(dim=-1).gather(2, ids[0, :, 1:, None]).squeeze(2)
 
 
 def exhaustive(decoder: Decoder, regions: Tensor, config: SearchConfig) -> list[tuple[float, tuple[int, ...]]]:
     scored = []
     for length in range(config.minimum_length, config.maximum_length + 1):
-        for ids in itertools.product(WORDS, repeat=length):
-            log_prob = forced_log_probs(decoder, regions, ids, ended=True).sum().item()
-            scored.append((log_prob / (length + 1) ** config.length_power, ids))
+        captions = list(itertools.product(WORDS, repeat=length))
+        log_probs = forced_log_probs(decoder, regions, captions, ended=True).sum(dim=1)
+        scores = log_probs / (length + 1) ** config.length_power
+        scored += list(zip(scores.tolist(), captions, strict=True))
     return sorted(scored, reverse=True)
+
+
+Beam = tuple[float, tuple[int, ...]]  # log probability or score, and words
+
+
+class Textbook:
+    """Diverse beam search as it is written down: one image, one beam after the other, captions as lists of words."""
+
+    def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig) -> None:
+        self.decoder, self.regions, self.config = decoder, regions, config
+        self.width = config.beam // config.groups
+
+    def search(self, best: int) -> list[list[Beam]]:
+        """Return scores and words of the captions that ended, the best first, group by group."""
+        live: list[list[Beam]] = [[(0.0, ())] for _ in range(self.config.groups)]
+        ended: list[list[Beam]] = [[] for _ in live]
+        for length in range(self.config.maximum_length + 1):
+            said: list[int] = []
+            for group, beams in enumerate(live):
+                ways = sorted(self.ways(beams), key=lambda way: way[0] - self.config.diversity * said.count(way[2]))
+                ways = ways[::-1]
+                scale = (length + 1) ** self.config.length_power
+                ended[group] += [(total / scale, words) for total, words, word in ways[: self.width] if word == END]
+                going = [(total, (*words, word)) for total, words, word in ways if word != END][: self.width]
+                live[group] = [] if self.over(going, ended[group], min(best, self.width)) else going
+                said += [words[-1] for _, words in live[group]]
+        return [sorted(group, reverse=True) for group in ended]
+
+    def ways(self, beams: list[Beam]) -> Iterator[tuple[float, tuple[int, ...], int]]:
+        """Yield every caption that is one word, or the end, longer: its log probability, the words before, the word."""
+        if not beams:
+            return
+        with torch.no_grad():
+            ids = torch.tensor([[[START, *words, PAD] for _, words in beams]])
+            log_probs = self.decoder(self.regions[None], ids).logits[0, :, -1].log_softmax(dim=-1).tolist()
+        for (total, words), row in zip(beams, log_probs, strict=True):
+            yield from ((total + row[word], words, word) for word in (END, *WORDS) if self.allowed(words, word))
+
+    def allowed(self, words: tuple[int, ...], word: int) -> bool:
+        if word == END:
+            return len(words) >= self.config.minimum_length
+        longer, span = (*words, word), self.config.no_repeat
+        runs = [longer[start : start + span] for start in range(len(longer) - span + 1)]
+        return len(longer) <= self.config.maximum_length and (not span or len(runs) == len(set(runs)))
+
+    def over(self, going: list[Beam], ended: list[Beam], need: int) -> bool:
+        if len(ended) < need or not going:
+            return False
+        bound = max(total for total, _ in going) / (self.config.maximum_length + 1) ** self.config.length_power
+        return len(ended) >= self.width or bound <= sorted(ended, reverse=True)[need - 1][0]
 
 
 @pytest.mark.parametrize("power", [0.0, 0.7, 1.0])
@@ -63,25 +117,81 @@ def test_a_wide_beam_is_exhaustive(power: float, seed: int) -> None:
             assert hypothesis.score == pytest.approx(score)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    "config", [PLAIN, SearchConfig(maximum_length=12), SearchConfig(maximum_length=9, no_repeat=1)]
+    "values",
+    [
+        {"beam": 1},
+        {"beam": 2, "no_repeat": 1},
+        {"beam": 5, "length_power": 0.0},
+        {"beam": 3, "minimum_length": 3},
+        {"beam": 4, "groups": 2},
+        {"beam": 4, "groups": 2, "diversity": 0.0},
+        {"beam": 3, "groups": 3, "diversity": 2.0},
+        {"beam": 6, "groups": 2, "diversity": 5.0, "no_repeat": 2},
+    ],
 )
-def test_beam_one_is_greedy(seed: int, config: SearchConfig) -> None:
+@pytest.mark.parametrize("best", [1, 2])
+def test_beams_are_those_of_the_textbook(values: dict[str, float], best: int) -> None:
+    config = SearchConfig(**{"maximum_length": 6, **values})  # type: ignore[arg-type]
+    best, count = min(best, config.beam), 0
+    for seed in range(3):
+        decoder, regions = make(seed), some_regions(3, seed)
+        for image, found in enumerate(beam_search(decoder, regions, config, best)):
+            groups = Textbook(decoder, regions[image], config).search(best)
+            places = itertools.zip_longest(*(group[: config.beam // config.groups] for group in groups))
+            mixed = [each for place in places for each in sorted(filter(None, place), reverse=True)]
+            expected = list(dict.fromkeys(ids for _, ids in mixed))[:best]
+            assert [hypothesis.ids for hypothesis in found] == expected
+            count += len(expected)
+    assert count >= 9 * best - 2, "too few captions to tell anything"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("values", [{}, {"maximum_length": 12}, {"maximum_length": 9, "no_repeat": 1}])
+def test_beam_one_is_greedy(seed: int, values: dict[str, int]) -> None:
     decoder, regions = make(seed), some_regions(6, seed)
-    greedy = greedy_search(decoder, regions, config)
-    beams = beam_search(decoder, regions, replace(config, beam=1))
-    for ours, (theirs,) in zip(greedy, beams, strict=True):
-        assert ours.ids == theirs.ids
-        assert ours.ended == theirs.ended
+    config = replace(SearchConfig(), **values)
+    greedy = greedy_search(decoder, regions, replace(config, beam=4, groups=2))
+    for image, (ours, (theirs,)) in enumerate(
+        zip(greedy, search(decoder, regions, replace(config, beam=1)), strict=True)
+    ):
+        words: tuple[int, ...] = ()
+        textbook = Textbook(decoder, regions[image], config)
+        while not words or words[-1] != END:
+            words = (*words, max(textbook.ways([(0.0, words)]))[2])
+        assert (*ours.ids, END) == (*theirs.ids, END) == words
+        assert ours.ended
         assert ours.log_prob == pytest.approx(theirs.log_prob)
-        torch.testing.assert_close(ours.alpha, theirs.alpha)
-        torch.testing.assert_close(ours.beta, theirs.beta)
+        check_hypothesis(decoder, regions[image], ours, config)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_groups_differ_and_each_gives_its_best_first(groups: int) -> None:
+    decoder, regions = make(1), some_regions(6)
+    config = SearchConfig(beam=4, groups=groups, diversity=50.0, maximum_length=8)
+    for image, found in enumerate(search(decoder, regions, config, best=4)):
+        assert len({hypothesis.ids for hypothesis in found}) == 4
+        # Four beams and four words: no two groups begin alike, and each is heard before any is heard again.
+        first = found[:groups]
+        assert len({hypothesis.ids[0] for hypothesis in first}) == groups
+        assert first == sorted(first, key=lambda hypothesis: -hypothesis.score)
+        for hypothesis in found:
+            check_hypothesis(decoder, regions[image], hypothesis, config)
+
+
+def test_groups_without_diversity_are_all_one_smaller_beam() -> None:
+    decoder, regions = make(2), some_regions(6)
+    config = SearchConfig(beam=6, groups=3, diversity=0.0, maximum_length=8)
+    grouped = beam_search(decoder, regions, config, best=6)
+    plain = beam_search(decoder, regions, replace(config, beam=2, groups=1), best=2)
+    assert [[hypothesis.ids for hypothesis in found] for found in grouped] == [
+        [hypothesis.ids for hypothesis in found] for found in plain
+    ]
 
 
 def check_hypothesis(decoder: Decoder, regions: Tensor, hypothesis: Hypothesis, config: SearchConfig) -> None:
     """The scores, attention and gates of a hypothesis are those of reading it out."""
-    forced = forced_log_probs(decoder, regions, hypothesis.ids, hypothesis.ended)
+    (forced,) = forced_log_probs(decoder, regions, [hypothesis.ids], hypothesis.ended)
     assert hypothesis.log_prob == pytest.approx(forced.sum().item())
     length = len(hypothesis.ids)
     assert hypothesis.score == pytest.approx(hypothesis.log_prob / (length + 1) ** config.length_power)
@@ -92,9 +202,10 @@ def check_hypothesis(decoder: Decoder, regions: Tensor, hypothesis: Hypothesis, 
     torch.testing.assert_close(hypothesis.beta, outputs.beta[0, 0, :length].mean(dim=-1))
 
 
-@pytest.mark.parametrize("mode", ["soft", "hard", "local", "none"])
-def test_scores_and_attention_are_the_teacher_forced_ones(mode: str) -> None:
-    decoder, regions = make(3, mode), some_regions(5)
+@pytest.mark.parametrize("inference", ["expectation", "argmax"])
+@pytest.mark.parametrize("mode", MODES)
+def test_scores_and_attention_are_the_teacher_forced_ones(mode: str, inference: str) -> None:
+    decoder, regions = make(3, mode, inference), some_regions(5)
     config = SearchConfig(beam=3, maximum_length=8)
     for image, hypotheses in enumerate(beam_search(decoder, regions, config, best=3)):
         assert len(hypotheses) == 3
@@ -115,6 +226,49 @@ def test_results_do_not_depend_on_the_batch(seed: int) -> None:
         (alone,) = beam_search(decoder, regions[image : image + 1], config, best=2)
         assert [h.ids for h in alone] == [h.ids for h in together[image]]
         assert [h.log_prob for h in alone] == pytest.approx([h.log_prob for h in together[image]])
+
+
+@pytest.mark.parametrize(("config", "best"), [(SearchConfig(beam=3, maximum_length=5), 3), (PLAIN, 1)])
+def test_a_caption_that_nothing_may_follow_is_cut_off(config: SearchConfig, best: int) -> None:
+    """No word may come twice, there are four, and a caption of five was asked for."""
+    decoder, regions = make(), some_regions(3)
+    config = replace(config, minimum_length=5, maximum_length=5, no_repeat=1)
+    for image, found in enumerate(beam_search(decoder, regions, config, best=best)):
+        assert len(found) == best
+        for hypothesis in found:
+            assert sorted(hypothesis.ids) == WORDS
+            assert not hypothesis.ended
+            check_hypothesis(decoder, regions[image], hypothesis, config)
+
+
+def test_weights_that_change_are_seen() -> None:
+    """Nothing of one search is kept for the next."""
+    decoder, regions = make(), some_regions(3)
+    before = search(decoder, regions, PLAIN)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.data.mul_(-1)
+    after = search(decoder, regions, PLAIN)
+    assert [found.ids for (found,) in before] != [found.ids for (found,) in after]
+    for image, (hypothesis,) in enumerate(after):
+        check_hypothesis(decoder, regions[image], hypothesis, PLAIN)
+
+
+@pytest.mark.parametrize("width", [10, 63, 64, 700])
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_top_scores_are_those_of_topk(width: int, count: int) -> None:
+    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
+    scores[1, 3:] = -math.inf
+    scores[2, : width - 4] = -math.inf
+    values, places = top_scores(scores, count)
+    expected, _ = scores.topk(min(count, width), dim=1)
+    assert torch.equal(values, expected)
+    assert torch.equal(scores.gather(1, places), expected)
+    assert all(len(set(row)) == len(row) for row in places.tolist())
+
+
+def test_no_images_give_no_captions() -> None:
+    assert beam_search(make(), some_regions(0), PLAIN) == []
 
 
 def test_lengths_and_forbidden_words_are_obeyed() -> None:
@@ -143,7 +297,7 @@ def test_an_image_on_which_no_beam_ends_still_gets_its_best_caption() -> None:
         assert not hypothesis.ended
         best = max(
             itertools.product(WORDS, repeat=3),
-            key=lambda ids: forced_log_probs(decoder, regions[image], ids, ended=False).sum().item(),
+            key=lambda ids: forced_log_probs(decoder, regions[image], [ids], ended=False).sum().item(),
         )
         assert hypothesis.ids == best
         check_hypothesis(decoder, regions[image], hypothesis, config)
@@ -157,6 +311,13 @@ def test_an_image_on_which_no_beam_ends_still_gets_its_best_caption() -> None:
         ({"length_power": -0.1}, "search length_power is -0.1"),
         ({"maximum_length": 0}, "search maximum_length is 0"),
         ({"minimum_length": 9, "maximum_length": 8}, "search maximum_length is 8"),
+        ({"method": "guess"}, "search method is 'guess'; choose from beam, sample"),
+        ({"groups": 0}, "search groups is 0; it must be at least 1"),
+        ({"groups": 2}, "search groups is 2; it must divide the beam of 5"),
+        ({"diversity": -1.0}, "search diversity is -1.0; it must be at least 0"),
+        ({"temperature": 0.0}, "search temperature is 0.0; it must be above 0"),
+        ({"top_k": -1}, "search top_k is -1; it must be at least 0"),
+        ({"top_p": 0.0}, "search top_p is 0.0; it is a share above 0, up to 1"),
     ],
 )
 def test_bad_settings_name_the_value(values: dict[str, object], message: str) -> None:

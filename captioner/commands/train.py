@@ -12,7 +12,7 @@ from captioner.commands.parts import add_command, complain, say
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from captioner.training import Position
+    from captioner.starting import Position
 
 
 def add_train(commands: Any) -> None:

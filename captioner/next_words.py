@@ -1,0 +1,52 @@
+"""The words that may come next: what the rules of a search leave of the decoder's scores, and the best of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from captioner.config import SearchConfig
+from captioner.vocabulary import END, PAD, START, UNKNOWN
+
+CHUNK = 32  # scores of which only the best is looked at first
+
+
+def next_word_scores(logits: Tensor, history: Tensor, config: SearchConfig) -> Tensor:
+    """Return log probabilities (B, K, V) of the next word after `history` (B, K, t), what may not be said at -inf."""
+    scores = logits.log_softmax(dim=-1)  # (B, K, V)
+    length = history.shape[2]
+    if length == config.maximum_length:  # only the end may follow
+        ended = scores[..., END].clone()
+        scores.fill_(-math.inf)[..., END] = ended
+        return scores
+    for word in (PAD, START) if config.unknown else (PAD, START, UNKNOWN):
+        scores[..., word] = -math.inf
+    if length < config.minimum_length:
+        scores[..., END] = -math.inf
+    span = config.no_repeat
+    if span and length >= span:
+        said = history.unfold(2, span, 1)  # (B, K, t - span + 1, span)
+        again = (said[..., :-1] == history[:, :, None, length - span + 1 :]).all(dim=-1)  # (B, K, t - span + 1)
+        image, beam, place = again.nonzero(as_tuple=True)
+        scores[image, beam, said[image, beam, place, -1]] = -math.inf
+    return scores
+
+
+def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` best of scores (B, S), or all, the best first, and their places, as `Tensor.topk` does.
+
+    They all lie in the chunks whose own best are among the best, so that only these need sorting.
+    """
+    chunks = scores.shape[1] // CHUNK
+    if chunks <= count:
+        return scores.topk(min(count, scores.shape[1]), dim=1)
+    whole = scores[:, : chunks * CHUNK].view(len(scores), chunks, CHUNK)  # (B, C, 32)
+    _, best = whole.amax(dim=-1).topk(count, dim=1, sorted=False)  # (B, count)
+    inside = torch.arange(CHUNK, device=scores.device)
+    rest = torch.arange(chunks * CHUNK, scores.shape[1], device=scores.device)  # what makes no whole chunk
+    candidates = (best.unsqueeze(-1) * CHUNK + inside).flatten(1)  # (B, count * 32)
+    candidates = torch.cat([candidates, rest.expand(len(scores), -1)], dim=1)
+    values, places = scores.gather(1, candidates).topk(count, dim=1)  # (B, count)
+    return values, candidates.gather(1, places)
