@@ -19,7 +19,7 @@ from captioner.experiment import Experiment
 from captioner.features import fill_cache
 from captioner.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.settings import DataConfig
-from captioner.vocabulary import Vocabulary
+from captioner.vocabulary import SPECIALS, Vocabulary
 
 AHEAD = 3  # batches that are read while one is learned from
 Read = TypeVar("Read")
@@ -77,7 +77,8 @@ def prepare_data(
 
     Only the first process fills caches and says what it finds; the others wait for it.
     """
-    sets = [_load(data) for data in experiment.data]
+    _check_cache_roots(experiment.data)
+    sets = _with_own_names([_load(data) for data in experiment.data])
     splits = [_splits(data, own) for data, own in zip(experiment.data, sets, strict=True)]
     flips = (False, True) if experiment.batches.flips else (False,)
     if processes.is_first:
@@ -108,7 +109,10 @@ def prepare_data(
         raise ValueError("none of the training images could be read; there is nothing to train on")
     if vocabulary is None:
         tokens = (words for image in images for words in image.tokenized())
-        vocabulary = Vocabulary.build(tokens, experiment.vocabulary.minimum_count)
+        least = experiment.vocabulary.minimum_count
+        vocabulary = Vocabulary.build(tokens, least)
+        if len(vocabulary) == len(SPECIALS):
+            raise ValueError(f"no word occurs {least} times in the training captions; lower vocabulary.minimum_count")
     return TrainingData(
         Corpus.build(images, vocabulary),
         vocabulary,
@@ -120,6 +124,28 @@ def prepare_data(
             for own, (_, validation), cache in zip(sets, splits, opened[0], strict=True)
         ),
     )
+
+
+def _check_cache_roots(configs: Sequence[DataConfig]) -> None:
+    """Raise ValueError where images of two data sets would be taken for each other's in one cache."""
+    owners: dict[Path, tuple[int, Path]] = {}
+    for index, data in enumerate(configs):
+        root = Path(data.root).resolve()
+        first, other = owners.setdefault(_cache_root(data).resolve(), (index, root))
+        if other != root:
+            raise ValueError(
+                f"data.{first} and data.{index} both keep their regions in {_cache_root(data)}; "
+                f"name another folder in data.{index}.features"
+            )
+
+
+def _with_own_names(sets: Sequence[CaptionDataset]) -> list[CaptionDataset]:
+    """Number the data sets that have the name of an earlier one, so that their scores are told apart."""
+    names = [own.name for own in sets]
+    earlier = [names[:index].count(name) for index, name in enumerate(names)]
+    return [
+        replace(own, name=f"{own.name} {count + 1}") if count else own for own, count in zip(sets, earlier, strict=True)
+    ]
 
 
 def _load(data: DataConfig) -> CaptionDataset:
