@@ -1,0 +1,207 @@
+"""Captioning a collection into a folder, by one process or several; interrupted at any moment, it can go on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from captioner.caption_folder import CaptionFolder
+from captioner.caption_options import CaptionOptions, Keeping
+from captioner.captioning import Captioner, Result, caption_images
+from captioner.captions import Caption
+from captioner.distributed import Processes
+from captioner.images import ImageError, open_image
+from captioner.outputs import (
+    OVERLAYS,
+    make_parent,
+    tree_path,
+    write_beside,
+    write_coco,
+    write_csv,
+    write_sidecars,
+)
+from captioner.records import CAPTIONS, Origin, caption_record, error_record, read_lines
+from captioner.sources import Source, is_in_share, name_key
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did, all processes together: images found, captioned, skipped and failed, and how long it took."""
+
+    found: int
+    captioned: int
+    skipped: int
+    failed: int
+    seconds: float
+
+
+def caption_into(
+    out: Path,
+    model: Captioner,
+    sources: Iterable[Source],
+    options: CaptionOptions,
+    keeping: Keeping,
+    *,
+    processes: Processes | None = None,
+    listen: Callable[[Result], None] = lambda result: None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Report:
+    """Caption the images that the record in `out` does not hold yet, and bring what is derived from it up to date.
+
+    Each of several processes gives the same sources, of which it takes its share, and the first puts together what
+    they have found. `listen` is told what came of each image that was tried, `progress` how many are done with.
+    Sources are looked for only once the folder is there.
+    """
+    processes = processes or Processes()
+    with CaptionFolder(out, processes.rank, processes.count) as folder:
+        if processes.is_first:
+            folder.recover()
+        _meet(processes.wait)
+        run = _Run(folder, model, options, keeping, listen, progress)
+        folder.open_files()
+        _meet(processes.wait)
+        run.caption(sources)
+        folder.close_files()
+        folder.wait_for_others()
+        outcomes = _meet(lambda: processes.gather(run.outcome()))
+        if processes.is_first:
+            failed = {key for outcome in outcomes for key in outcome.failed}
+            folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
+            _derive(out, keeping)
+        _meet(processes.wait)
+        if keeping.beside:
+            run.write_beside()
+    return Report(
+        outcomes[0].found,
+        sum(outcome.captioned for outcome in outcomes),
+        sum(outcome.skipped for outcome in outcomes),
+        sum(len(outcome.failed) for outcome in outcomes),
+        max(outcome.seconds for outcome in outcomes),
+    )
+
+
+def _meet(meeting: Callable[[], Found]) -> Found:
+    """Return what comes of meeting the other processes; raise ValueError where one is no more."""
+    try:
+        return meeting()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"another process has ended early; the same command goes on ({reason})") from None
+
+
+def _derive(out: Path, keeping: Keeping) -> None:
+    for format, write in (("csv", write_csv), ("coco", write_coco), ("txt", write_sidecars)):
+        if format in keeping.formats:
+            write(out)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What one process did, and what the first must know to put the parts together."""
+
+    found: int
+    captioned: int
+    skipped: int
+    failed: tuple[bytes, ...]  # keys
+    anew: bool  # records were replaced
+    seconds: float
+
+
+class _Run:
+    """One process's share of a run."""
+
+    def __init__(
+        self,
+        folder: CaptionFolder,
+        model: Captioner,
+        options: CaptionOptions,
+        keeping: Keeping,
+        listen: Callable[[Result], None],
+        progress: Callable[[int], None],
+    ) -> None:
+        self.folder, self.model, self.options, self.keeping = folder, model, options, keeping
+        self.listen, self.progress = listen, progress
+        self.origin = Origin(model.digest, options.identity(), keeping.attention)
+        self.known = folder.read_known(self.origin, keeping.existing)
+        self.found = self.captioned = self.skipped = 0
+        self.failed: list[bytes] = []
+        self.files: set[bytes] = set()  # keys of the images that are files of their own
+        self.anew = folder.repeated
+        self.seconds = 0.0
+        if keeping.overlays:
+            (folder.path / OVERLAYS).mkdir(exist_ok=True)
+
+    def caption(self, sources: Iterable[Source]) -> None:
+        """Caption what is not done, and keep it."""
+        started = time.monotonic()
+        for result in caption_images(self.model, self._pending(sources), self.options):
+            if result.error is None:
+                result = self._keep(result)
+            if result.error is None:
+                self.captioned += 1
+            else:
+                self.failed.append(result.source.key)
+                self.folder.add_error(error_record(result.source.name, result.error))
+            self.listen(result)
+            self._advance()
+        self.seconds = time.monotonic() - started
+
+    def _pending(self, sources: Iterable[Source]) -> Iterator[Source]:
+        for source in sources:
+            self.found += 1
+            key = source.key
+            if not is_in_share(key, self.folder.rank, self.folder.count):
+                continue
+            if self.keeping.beside and source.offset is None:
+                self.files.add(key)
+            if self.known.get(key) and (not self.keeping.overlays or os.path.lexists(self._overlay(source))):
+                self.skipped += 1
+                self._advance()
+            else:
+                self.anew |= key in self.known
+                yield source
+
+    def _keep(self, result: Result) -> Result:
+        """Draw and record captions; return what came of it."""
+        if self.keeping.overlays:  # before the record, which says that all is done
+            try:
+                self._draw(result.source, result.captions[0])
+            except ImageError as error:
+                return Result(result.source, error=str(error))
+        self.folder.add_caption(caption_record(result.source.name, result.captions, self.origin))
+        return result
+
+    def _overlay(self, source: Source) -> Path:
+        return self.folder.path / OVERLAYS / tree_path(source.name, ".png")
+
+    def _draw(self, source: Source, caption: Caption) -> None:
+        from captioner.overlays import save_figure, word_grid  # matplotlib takes a second to import
+
+        path = self._overlay(source)
+        make_parent(self.folder.path, path)
+        save_figure(word_grid(open_image(source.open()), caption), path)
+
+    def _advance(self) -> None:
+        self.progress(self.captioned + self.skipped + len(self.failed))
+
+    def outcome(self) -> _Outcome:
+        """Return what was done."""
+        return _Outcome(self.found, self.captioned, self.skipped, tuple(self.failed), self.anew, self.seconds)
+
+    def write_beside(self) -> None:
+        """Write a text file beside each image of this run that is a file and has a caption."""
+        problems = []
+        for line in read_lines(self.folder.path / CAPTIONS):
+            if name_key(line.name) in self.files:
+                try:
+                    write_beside(Path(line.name), line.record["text"], overwrite=self.keeping.existing == "overwrite")
+                except OSError as error:
+                    problems.append(error)
+        if problems:
+            raise ValueError(f"{len(problems):,} text files cannot be written beside their images: {problems[0]}")

@@ -1,0 +1,257 @@
+"""Captions of images: one call for one image or many, and a pipeline for collections of any size.
+
+Decoding, encoding and searching run side by side in threads; what they hold at a time does not grow with the
+collection. Results come in the order of the images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from captioner.ahead import map_ahead
+from captioner.bundled import find_model
+from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
+from captioner.captions import Caption, ImageSource
+from captioner.checkpoint import Checkpoint, load_checkpoint
+from captioner.engines import TorchEngine, available_cores, choose_device, make_engine
+from captioner.images import Geometry, ImageError, Prepared, printable
+from captioner.pictures import ImageInput, prepare_picture, to_source
+from captioner.search import Hypothesis, search
+from captioner.sources import Source
+from captioner.vocabulary import Vocabulary, join_words
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+BATCH = 32  # images encoded and searched together, unless told otherwise
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one image: its captions, the best first, or why there are none."""
+
+    source: Source
+    captions: tuple[Caption, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Image(Generic[Item]):
+    """One image on its way: what it was given as, the seed of its samples, and what it became or why it was refused."""
+
+    item: Item
+    seed: int
+    prepared: Prepared | ImageError
+
+
+_Batch = list[_Image[Item]]
+
+
+class Captioner:
+    """A trained model, ready to caption; it may be used from several threads at once.
+
+    `digest` names the model, `grid` is the (rows, columns) of its attention. `encodes_in_torch` tells whether torch
+    runs the encoder, and not threads of ONNX Runtime's.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str = "auto",
+        engine: str = "auto",
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Build the model of a checkpoint.
+
+        `device`, `engine` and `threads` are those of `captioner.engines.make_engine`; `progress` shows on stderr the
+        download of an encoder that is not on this machine.
+        """
+        self.device = choose_device(device)
+        self.digest = checkpoint.digest
+        self.vocabulary = checkpoint.vocabulary
+        encoder = checkpoint.build_encoder(progress=progress)
+        self.preprocessing = encoder.preprocessing
+        self.grid = encoder.grid
+        self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
+        self.encodes_in_torch = isinstance(self._engine, TorchEngine)
+        self._decoder = checkpoint.build_decoder().to(self.device)
+
+    # A text is a sequence of texts too; it is one image.
+    @overload
+    def caption(  # type: ignore[overload-overlap]
+        self, images: ImageInput, *, n_best: None = None, **settings: Unpack[CaptionSettings]
+    ) -> Caption: ...
+
+    @overload
+    def caption(  # type: ignore[overload-overlap]
+        self, images: ImageInput, *, n_best: int, **settings: Unpack[CaptionSettings]
+    ) -> list[Caption]: ...
+
+    @overload
+    def caption(
+        self, images: Sequence[ImageInput], *, n_best: None = None, **settings: Unpack[CaptionSettings]
+    ) -> list[Caption]: ...
+
+    @overload
+    def caption(
+        self, images: Sequence[ImageInput], *, n_best: int, **settings: Unpack[CaptionSettings]
+    ) -> list[list[Caption]]: ...
+
+    def caption(
+        self,
+        images: ImageInput | Sequence[ImageInput],
+        *,
+        n_best: int | None = None,
+        **settings: Unpack[CaptionSettings],
+    ) -> Caption | list[Caption] | list[list[Caption]]:
+        """Return the caption of an image, or the list of those of a list of images.
+
+        An image is a path, the bytes of a file, a Pillow image, an array (height, width, 3) or a tensor
+        (3, height, width), of uint8, 0..255, or floats, 0..1. The first that cannot be read raises `ImageError`.
+        `n_best` gives a list of so many captions for each image, the best first, fewer where groups of beams find the
+        same. The settings of the search (see `SearchConfig`) are `beam` and `groups`, or `sample=True` with
+        `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time.
+        """
+        options = make_options(n_best=n_best, **settings)
+        several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
+        given: Sequence[ImageInput] = images if several else [images]  # type: ignore[assignment, list-item]
+        items = ((to_source(image), options.image_seed(b"%d" % place)) for place, image in enumerate(given))
+        found: list[list[Caption]] = []
+        for source, captions in _caption(self, items, self._prepare_picture, options):
+            if isinstance(captions, ImageError):
+                raise captions
+            found.append([replace(caption, source=source) for caption in captions])
+        if n_best is None:
+            return [captions[0] for captions in found] if several else found[0][0]
+        return found if several else found[0]
+
+    def _prepare_picture(self, source: ImageSource) -> Prepared:
+        return prepare_picture(source, self.preprocessing)
+
+    def encode(self, prepared: Sequence[Prepared]) -> Tensor:
+        """Return the regions (B, L, D) of B prepared images, on the model's device."""
+        return torch.from_numpy(self._engine([image.pixels for image in prepared])).to(self.device)
+
+    def find_captions(
+        self, regions: Tensor, geometries: Sequence[Geometry], options: CaptionOptions, seeds: Sequence[int]
+    ) -> list[list[Caption]]:
+        """Return up to `options.n_best` captions of each of B images of regions (B, L, D), the best first.
+
+        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
+        """
+        found = search(self._decoder, regions, options.search, options.n_best, seeds)
+        return [
+            [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
+            for hypotheses, geometry in zip(found, geometries, strict=True)
+        ]
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+    threads: int | None = None,
+    progress: bool = False,
+) -> Captioner:
+    """Return a model ready to caption: a bundled one by name (by default the default one), or a checkpoint folder.
+
+    The folder of a training run stands for its best checkpoint. The rest is as for `Captioner`.
+    """
+    checkpoint = load_checkpoint(find_model(model))
+    return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress)
+
+
+def make_caption(hypothesis: Hypothesis, vocabulary: Vocabulary, geometry: Geometry, grid: tuple[int, int]) -> Caption:
+    """Return what a search found as a caption, for people to read."""
+    words = vocabulary.words(hypothesis.ids)
+    return Caption(
+        join_words(words),
+        tuple(words),
+        hypothesis.probabilities.float().cpu().numpy().clip(0, 1),  # a logarithm's rounding may lead above 1
+        hypothesis.log_prob,
+        hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid),
+        hypothesis.beta.float().cpu().numpy().clip(0, 1),
+        geometry,
+    )
+
+
+def caption_images(
+    model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None
+) -> Iterator[Result]:
+    """Yield what comes of each image, in order; sources are taken as they are needed, in the caller's thread.
+
+    A caption's own `source` is the image's path where it has one.
+    """
+    options = options or CaptionOptions()
+
+    def prepare(source: Source) -> Prepared:
+        return model.preprocessing.read(source.open())
+
+    items = ((source, options.image_seed(source.key)) for source in sources)
+    for source, captions in _caption(model, items, prepare, options):
+        if isinstance(captions, ImageError):
+            yield Result(source, error=_reason(source, str(captions)))
+        else:
+            path = source.path if source.offset is None else None
+            yield Result(source, tuple(replace(caption, source=path) for caption in captions))
+
+
+def _reason(source: Source, message: str) -> str:
+    """Return what an error says of an image, without its name."""
+    for name in (printable(source.name), printable(os.fspath(source.path)), "image"):  # the last is that of bytes
+        if message.startswith(f"{name}: "):
+            return message.removeprefix(f"{name}: ")
+    return message
+
+
+def _caption(
+    model: Captioner, items: Iterable[tuple[Item, int]], prepare: Callable[[Item], Prepared], options: CaptionOptions
+) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
+    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples."""
+    size = options.batch_size or BATCH
+
+    def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
+        try:
+            return _Image(*given, prepare(given[0]))
+        except ImageError as error:
+            return _Image(*given, ImageError(str(error)))  # the first one's traceback would keep the bytes alive
+
+    def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
+        good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
+        return batch, model.encode(good) if good else None
+
+    def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
+        batch, regions = encoded
+        good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
+        found: Iterator[list[Caption]] = iter(())
+        if regions is not None:
+            geometries, seeds = zip(*good, strict=True)
+            found = iter(model.find_captions(regions, geometries, options, seeds))
+        return [
+            (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
+        ]
+
+    workers = options.workers or available_cores()
+    # Searching takes about as long as encoding, which has threads of its own; torch's threads count as searchers.
+    cores = min(workers, available_cores())
+    searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
+    images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
+    encoded = map_ahead(encode, _batches(images, size), workers=1, ahead=1, name="encode")
+    for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search"):
+        yield from batch
+
+
+def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while batch := list(islice(items, size)):
+        yield batch

@@ -1,0 +1,262 @@
+"""`captioner caption`: captions of files, folders, patterns, lists and tar archives."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from captioner.bundled import find_model
+from captioner.caption_options import EXISTING, CaptionOptions, Keeping, make_options
+from captioner.commands.parts import add_command, complain, positive, progress_bar, say
+from captioner.images import printable
+from captioner.outputs import FORMATS, OVERLAYS
+from captioner.records import CAPTIONS
+from captioner.sources import Source, expand_patterns, find_sources, is_in_share, read_list
+
+if TYPE_CHECKING:
+    from captioner.captioning import Captioner, Result
+
+LIST = "-"  # the path that stands for a list on standard input
+
+
+def add_caption(commands: Any) -> None:
+    """Add `captioner caption`."""
+    parser = add_command(commands, "caption", run_caption, "caption images, a few or millions")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="images, folders, tar archives, glob patterns, or - for a list of them on standard input",
+    )
+    parser.add_argument("--recursive", action="store_true", help="look into subfolders too")
+    parser.add_argument("-0", "--null", action="store_true", help="the list has a NUL after each path, not a newline")
+    parser.add_argument("--model", metavar="NAME", help="a bundled model or a checkpoint folder (default: the bundled)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--batch-size", type=_automatic, default="auto", metavar="N", help="images at a time")
+    parser.add_argument("--workers", type=positive, metavar="N", help="decoding threads (default: one a core)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar; without --out, no summary")
+    _add_search_arguments(parser.add_argument_group("search"))
+    _add_output_arguments(parser.add_argument_group("output"))
+
+
+def _add_search_arguments(group: Any) -> None:
+    group.add_argument("--beam", type=positive, metavar="K", help="captions followed side by side (default: 5)")
+    group.add_argument("--groups", type=positive, metavar="G", help="of beams that make different captions")
+    group.add_argument("--n-best", type=positive, metavar="N", help="captions of each image (default: 1)")
+    group.add_argument("--sample", action="store_true", help="draw words at random, as probable as they are")
+    group.add_argument("--temperature", type=float, metavar="T", help="of samples, below 1 for likelier words")
+    group.add_argument("--top-k", type=positive, metavar="N", help="sample among so many words only")
+    group.add_argument("--top-p", type=float, metavar="P", help="sample among the words that make up this share only")
+    group.add_argument("--seed", type=int, help="of samples (default: 0)")
+
+
+def _add_output_arguments(group: Any) -> None:
+    group.add_argument("--out", type=Path, metavar="DIR", help="folder of the captions (default: print them)")
+    group.add_argument(
+        "--format", type=_formats, default="jsonl", metavar="F,...", help=f"any of {', '.join(FORMATS)}; always jsonl"
+    )
+    group.add_argument("--existing", choices=EXISTING, default="skip", help="what becomes of captions in DIR")
+    group.add_argument("--attention", action="store_true", help="put the attention of each word into the record")
+    group.add_argument("--overlays", action="store_true", help="draw where each word looked, into DIR/overlays")
+    group.add_argument("--beside", action="store_true", help="also write a text file beside each image")
+
+
+def _automatic(text: str) -> int | None:
+    return None if text == "auto" else positive(text)
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    formats = tuple(part.strip() for part in text.split(","))
+    if unknown := next((format for format in formats if format not in FORMATS), None):
+        raise argparse.ArgumentTypeError(f"{unknown!r} is no format; choose from {', '.join(FORMATS)}")
+    return formats
+
+
+def run_caption(options: argparse.Namespace) -> int:
+    """Caption images onto standard output, or into a folder."""
+    captioning = make_options(
+        n_best=options.n_best,
+        beam=options.beam,
+        groups=options.groups,
+        sample=options.sample,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+        batch_size=options.batch_size,
+        workers=options.workers,
+    )
+    keeping = Keeping(options.format, options.existing, options.attention, options.overlays, options.beside)
+    _check_output(options, keeping)
+    folder = find_model(options.model)
+    collection = _Collection(options)
+    from torch import set_num_threads
+
+    from captioner.captioning import load
+    from captioner.distributed import choose_own_device
+    from captioner.engines import available_cores
+
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that share this machine's cores
+    threads = max(1, available_cores() // neighbours)
+    device = choose_own_device(options.device)
+    model = load(folder, device=device, threads=threads, progress=not options.quiet)
+    captioning = replace(captioning, workers=captioning.workers or threads)
+    if model.device == "cpu" and not model.encodes_in_torch:
+        # Threads that wait for each other at every step of a search come off badly beside those that encode.
+        set_num_threads(1)
+    if options.out:
+        return _fill_folder(options, model, collection, captioning, keeping)
+    return _print_table(options, model, collection, captioning)
+
+
+def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
+    """Raise ValueError where what is asked for needs a folder, or cannot be shared."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if several and LIST in options.paths:
+        raise ValueError("a list on standard input reaches one process only; name files or folders")
+    if options.out:
+        return
+    if several:
+        raise ValueError("several processes need --out DIR to put their captions together")
+    wanted = {
+        "--format": keeping.formats != ("jsonl",),
+        "--existing": keeping.existing != "skip",
+        "--attention": keeping.attention,
+        "--overlays": keeping.overlays,
+        "--beside": keeping.beside,
+    }
+    if name := next((name for name, given in wanted.items() if given), None):
+        raise ValueError(f"{name} needs --out DIR, the folder of the record")
+
+
+class _Collection:
+    """The images that the arguments name, as often as they are asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.listed = read_list(sys.stdin.buffer, null=options.null) if LIST in options.paths else []
+
+    def __iter__(self) -> Iterator[Source]:
+        out = self.options.out
+        return find_sources(
+            self._paths(), recursive=self.options.recursive, leave_out=out / OVERLAYS if out is not None else None
+        )
+
+    def _paths(self) -> Iterator[str]:
+        for path in self.options.paths:
+            yield from self.listed if path == LIST else expand_patterns([path])
+
+    def check_found(self, found: int) -> None:
+        """Raise ValueError where there is nothing."""
+        if not found:
+            hint = "" if self.options.recursive else "; --recursive looks into subfolders too"
+            raise ValueError(f"no images in {', '.join(map(printable, self.options.paths))}{hint}")
+
+
+def _print_table(
+    options: argparse.Namespace, model: Captioner, collection: _Collection, captioning: CaptionOptions
+) -> int:
+    from captioner.captioning import caption_images
+
+    started = time.monotonic()
+    captioned = failed = 0
+    # A terminal that shows the captions needs no bar.
+    with _Screen(collection, quiet=options.quiet or sys.stdout.isatty()) as screen:
+        for result in caption_images(model, collection, captioning):
+            captioned += result.error is None
+            failed += result.error is not None
+            screen.show_error(result)
+            for caption in result.captions:
+                screen.write(_print, f"{printable(result.source.name)}\t{printable(caption.text)}")
+            screen.progress(captioned + failed)
+    collection.check_found(captioned + failed)
+    if not options.quiet:
+        say(_summary(captioned, 0, failed, time.monotonic() - started))
+    return int(failed > 0)
+
+
+def _fill_folder(
+    options: argparse.Namespace,
+    model: Captioner,
+    collection: _Collection,
+    captioning: CaptionOptions,
+    keeping: Keeping,
+) -> int:
+    from captioner.bulk import caption_into
+    from captioner.distributed import joined_processes
+
+    with joined_processes() as processes:
+        quiet = options.quiet or not processes.is_first
+        with _Screen(collection, quiet=quiet, share=processes.rank, shares=processes.count) as screen:
+            report = caption_into(
+                options.out,
+                model,
+                collection,
+                captioning,
+                keeping,
+                processes=processes,
+                listen=screen.show_error,
+                progress=screen.progress,
+            )
+    collection.check_found(report.found)
+    if processes.is_first:
+        summary = _summary(report.captioned, report.skipped, report.failed, report.seconds)
+        print(f"{options.out / CAPTIONS}: {summary}")
+    if processes.count > 1:
+        # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return int(report.failed > 0)
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _summary(captioned: int, skipped: int, failed: int, seconds: float) -> str:
+    rate = f" ({captioned / seconds:.1f} a second)" if captioned else ""
+    return f"{captioned:,} captioned{rate}, {skipped:,} skipped, {failed:,} failed"
+
+
+class _Screen:
+    """What the user sees meanwhile: complaints, and a progress bar where stderr is a terminal."""
+
+    def __init__(self, collection: _Collection, *, quiet: bool, share: int = 0, shares: int = 1) -> None:
+        self.has_bar = not quiet and sys.stderr.isatty()
+        self.bar = ExitStack()
+        if self.has_bar:
+            self.total = sum(is_in_share(source.key, share, shares) for source in collection)
+            self.show = self.bar.enter_context(progress_bar("captions", quiet=quiet))
+
+    def __enter__(self) -> _Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def progress(self, done: int) -> None:
+        """Show how many images are done with."""
+        if self.has_bar:
+            self.show(done, self.total)
+
+    def show_error(self, result: Result) -> None:
+        """Name an image that failed, and why."""
+        if result.error is not None:
+            self.write(complain, f"{printable(result.source.name)}: {result.error}")
+
+    def write(self, write: Callable[[str], None], line: str) -> None:
+        """Write a line, above the bar."""
+        if not self.has_bar:
+            write(line)
+            return
+        from tqdm import tqdm
+
+        with tqdm.external_write_mode(file=sys.stderr):
+            write(line)

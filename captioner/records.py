@@ -1,0 +1,218 @@
+"""Captions and failures as lines of JSON, one an image, added as they come.
+
+A file of records may be cut off at any moment: a line is there when its newline is, and what follows the last newline
+is cut off before more is added. Where an image has several lines, the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from captioner.captions import Caption
+from captioner.sources import name_key
+
+Record = dict[str, Any]
+CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"
+SYNC_SECONDS = 1.0
+DIGITS = 6  # significant ones of probabilities
+GRID_DECIMALS = 5  # of attention weights: a grid's sum stays right to a thousandth
+# JSON may hold these as they are, but many programs take them for ends of lines.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What records are made by: the model's digest, the settings of its search in plain values, and what is kept."""
+
+    model: str
+    search: dict[str, Any]
+    attention: bool = False
+
+    def difference(self, record: Record) -> str | None:
+        """Return in what a record is another than this origin makes, None where it is not."""
+        if record.get("model") != self.model:
+            return f"by the model {record.get('model')}, not {self.model}"
+        search = record.get("search")
+        search = search if isinstance(search, dict) else {}
+        for name in {**search, **self.search}:
+            if search.get(name) != self.search.get(name):
+                return f"with {name} {search.get(name)}, not {self.search.get(name)}"
+        return "without attention" if self.attention and "attention" not in record else None
+
+
+def caption_record(name: str, captions: Sequence[Caption], origin: Origin) -> Record:
+    """Return the record of an image's captions, the best first; the others are its `alternatives`."""
+    best, *others = captions
+    record = {**_name_fields(name), **_caption_fields(best, origin.attention)}
+    if others:
+        record["alternatives"] = [_caption_fields(other, origin.attention) for other in others]
+    if origin.attention:
+        record["geometry"] = asdict(best.geometry)
+    return {**record, "model": origin.model, "search": origin.search}
+
+
+def _caption_fields(caption: Caption, attention: bool) -> Record:
+    fields: Record = {
+        "text": caption.text,
+        "words": list(caption.words),
+        "probabilities": [_round(value) for value in caption.probabilities.tolist()],
+        "log_prob": _round(caption.log_prob),
+    }
+    if attention:
+        fields["attention"] = caption.attention.astype(float).round(GRID_DECIMALS).tolist()
+        fields["beta"] = [_round(value) for value in caption.beta.tolist()]
+    return fields
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def error_record(name: str, reason: str) -> Record:
+    """Return the record of an image that has no caption."""
+    return {**_name_fields(name), "error": reason}
+
+
+def _name_fields(name: str) -> Record:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # no JSON reader but Python's takes surrogates
+        plain = os.fsencode(name)
+        return {"file_name": plain.decode("utf-8", "backslashreplace"), "file_name_bytes": plain.hex()}
+    return {"file_name": name}
+
+
+def record_name(record: Record) -> str:
+    """Return the name of the image that a record is of, undecodable bytes as surrogates."""
+    if "file_name_bytes" in record:
+        return os.fsdecode(bytes.fromhex(record["file_name_bytes"]))
+    name: str = record["file_name"]
+    return name
+
+
+def to_line(record: Record) -> bytes:
+    """Return a record as one line of UTF-8."""
+    return json.dumps(record, ensure_ascii=False).translate(_LINE_ENDS).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file of records, and where it lies."""
+
+    name: str
+    record: Record
+    offset: int
+    length: int
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a file of records, none where there is no file; half a line at the end is left out."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        offset = 0
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+                name = record_name(record)
+                os.fsencode(name)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise ValueError(f"{path}:{number} is damaged: it is no record; remove that line to go on") from None
+            yield Line(name, record, offset, len(line))
+            offset += len(line)
+
+
+class RecordFile:
+    """A file that records are added to."""
+
+    def __init__(self, path: Path) -> None:
+        refuse_link(path)
+        self.path = path
+        self.file = path.open("ab")
+        self.file.truncate(_whole_length(path))
+        self.synced = time.monotonic()
+
+    def append(self, record: Record) -> None:
+        """Add a record; it is there whatever happens to the process, and after a power cut once a second is over."""
+        self.file.write(to_line(record))
+        self.file.flush()
+        now = time.monotonic()
+        if now - self.synced > SYNC_SECONDS:
+            os.fsync(self.file.fileno())
+            self.synced = now
+
+    def close(self) -> None:
+        """Add no more, and return when everything is on disk."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+
+
+def refuse_link(path: Path) -> None:
+    """Raise ValueError where a file to be written is a symlink, which may lead anywhere."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a symlink; remove it, for nothing is written outside its folder")
+
+
+def _whole_length(path: Path) -> int:
+    """Return how many bytes of a file are whole lines."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+def gather_records(
+    target: Path, parts: Sequence[Path], *, by_name: bool = False, leave_out: Collection[bytes] = ()
+) -> None:
+    """Put the records of some files, `target` among them or not, into `target`: the last of each image.
+
+    They stand in the order in which their images first came, or `by_name` in that in which a folder is read.
+    `leave_out` are the keys of images whose records go.
+    """
+    places: dict[bytes, tuple[str, int, int, int]] = {}  # of each image: what orders it, part, offset, length
+    for number, part in enumerate(parts):
+        for line in read_lines(part):
+            key = name_key(line.name)
+            if key not in leave_out:
+                # A folder's files and folders are read by their names, so that a slash comes before any letter.
+                order = line.name.replace("/", "\0") if by_name else ""
+                places[key] = (order, number, line.offset, line.length)
+    ordered = sorted(places.values()) if by_name else list(places.values())
+    with replacing(target) as output, ExitStack() as files:
+        opened = {number: files.enter_context(parts[number].open("rb")) for number in {place[1] for place in ordered}}
+        for _, number, offset, length in ordered:
+            opened[number].seek(offset)
+            output.write(opened[number].read(length))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which takes the place of the one at `path` once it is whole and on disk."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)  # of a run that was killed
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

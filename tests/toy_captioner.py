@@ -1,0 +1,55 @@
+"""A tiny model with a real encoder and a decoder that has learnt nothing, but says something else of each image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from captioner.checkpoint import Checkpoint, save_checkpoint
+from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.decoder import Decoder
+from captioner.encoder import Encoder
+from captioner.vocabulary import END, SPECIALS, Vocabulary
+
+WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")
+VOCABULARY = Vocabulary((*SPECIALS, *WORDS))
+
+
+def make_toy(encoder: Encoder, seed: int = 0) -> Checkpoint:
+    """A model of 4 regions and 18 words."""
+    attention, config = AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        decoder = Decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(4)  # lively: otherwise every word is about as probable as any other
+        decoder.output.bias[END] = 3.0  # short
+    return Checkpoint(
+        EncoderConfig("efficientnet-lite0", size=64),
+        encoder.identity(),
+        attention,
+        config,
+        VOCABULARY,
+        decoder.state_dict(),
+    )
+
+
+def save_toy(folder: Path, encoder: Encoder, seed: int = 0) -> Path:
+    """Save the model, and return its folder."""
+    save_checkpoint(folder, make_toy(encoder, seed))
+    return folder
+
+
+def write_images(folder: Path, count: int, size: tuple[int, int] = (40, 32)) -> list[Path]:
+    """Make `count` small JPEGs, no two alike."""
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(0)
+    paths = [folder / f"{number:04d}.jpg" for number in range(count)]
+    for path in paths:
+        coarse = noise.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(path, quality=85)
+    return paths
