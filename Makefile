@@ -11,8 +11,9 @@ demo: .venv/installed
 	$(BIN)/captioner describe data/examples --min-count 1
 	$(BIN)/captioner inspect data/examples --out $(DEMO)
 
+# One test process a core, so one thread each: more would only wait for each other.
 test: .venv/installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 lint: .venv/installed
 	$(BIN)/ruff check .

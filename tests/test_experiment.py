@@ -20,7 +20,7 @@ NAMES = [
 DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout"
 TOP_KEYS = (
     "data, seed, epochs, encoder, attention, decoder, vocabulary, loss, optimiser, schedule, batches, tuning, "
-    "self_critical, validation, precision, start, tensorboard"
+    "self_critical, validation, precision, start, save_every, tensorboard"
 )
 DATA_KEYS = "root, format, restval_to_train, train, validation, features, tolerance"
 
