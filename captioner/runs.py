@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from captioner.captions import Caption
+from captioner.captioning import make_caption
 from captioner.curves import draw_curves
 from captioner.datasets import CaptionedImage
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
@@ -26,7 +26,7 @@ from captioner.files import write_whole
 from captioner.images import ImageError, Preprocessing, open_image
 from captioner.overlays import save_figure, word_grid
 from captioner.search import Hypothesis
-from captioner.vocabulary import Vocabulary, join_words
+from captioner.vocabulary import Vocabulary
 
 # What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
 FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
@@ -101,20 +101,11 @@ class RunFolder:
         folder = self.folder / "overlays" / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, (image, hypothesis) in enumerate(zip(images, hypotheses, strict=True)):
-            words = vocabulary.words(hypothesis.ids)
             try:
                 picture = open_image(image.path)
             except ImageError:  # it could be read when the cache was filled; training need not end over it
                 continue
-            caption = Caption(
-                join_words(words),
-                tuple(words),
-                hypothesis.probabilities.float().numpy().clip(0, 1),
-                hypothesis.log_prob,
-                hypothesis.alpha.float().numpy().reshape(-1, *grid),
-                hypothesis.beta.float().numpy().clip(0, 1),
-                preprocessing.geometry(*picture.size),
-            )
+            caption = make_caption(hypothesis, vocabulary, preprocessing.geometry(*picture.size), grid)
             save_figure(word_grid(picture, caption), folder / f"{number:02d}.png")
 
 

@@ -24,16 +24,14 @@ from captioner.batches import Batch, EpochPlan
 from captioner.checkpoint import Checkpoint, TrainingState, load_checkpoint, save_checkpoint
 from captioner.config import SearchConfig
 from captioner.distributed import Processes
-from captioner.engines import make_engine
 from captioner.experiment import Experiment, experiment_to_dict
-from captioner.images import ImageError, Prepared, read_ahead
 from captioner.learner import Numbers
 from captioner.rewards import Rewards
 from captioner.runs import RunFolder
 from captioner.schedules import rate_share, temperature
 from captioner.starting import Position, original_encoder, start_run
 from captioner.training_data import read_batches
-from captioner.validation import Findings, ReadRegions, validate
+from captioner.validation import Findings, read_through, validate
 
 LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
 PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing
@@ -215,7 +213,7 @@ class _Training:
         found = []
         try:
             with self.learner.averaged():
-                read = self._tuned_reader() if self._is_tuned(epoch) else None
+                read = read_through(self.encoder, self.device) if self._is_tuned(epoch) else None
                 for own in self.data.validation:
                     arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
                     found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
@@ -241,18 +239,6 @@ class _Training:
         self.listener.progress("validation", done, total)
         if any(self.processes.gather(self.stop())):
             raise Stopped
-
-    def _tuned_reader(self) -> ReadRegions:
-        engine = make_engine(self.encoder, "torch", device=self.device)
-
-        def read(images: Any) -> NDArray[np.float16 | np.float32]:
-            prepared = list(read_ahead([image.path for image in images], self.encoder.preprocessing))
-            for each in prepared:
-                if isinstance(each, ImageError):
-                    raise each
-            return engine([each.pixels for each in prepared if isinstance(each, Prepared)])
-
-        return read
 
     def _report(self, epoch: int, found: list[Findings], seconds: float) -> None:
         for (own, scores), each in zip(self._pairs(found), found, strict=True):

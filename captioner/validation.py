@@ -13,6 +13,9 @@ from captioner.config import SearchConfig
 from captioner.datasets import CaptionedImage
 from captioner.decoder import Decoder
 from captioner.distributed import Processes
+from captioner.encoder import Encoder
+from captioner.engines import make_engine
+from captioner.images import ImageError, read_ahead
 from captioner.metrics import CiderD, bleu
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
@@ -64,6 +67,21 @@ def validate(
     parts = processes.gather([_on_cpu(hypothesis) for hypothesis in found])
     hypotheses = [parts[index % processes.count][index // processes.count] for index in range(len(own.images))]
     return Findings(_score(own.images, hypotheses, vocabulary), hypotheses)
+
+
+def read_through(encoder: Encoder, device: str) -> ReadRegions:
+    """Return a way to read the regions of images through an encoder that no cache is of."""
+    engine = make_engine(encoder, "torch", device=device)
+
+    def read(images: Sequence[CaptionedImage]) -> NDArray[np.float16 | np.float32]:
+        pixels = []
+        for each in read_ahead([image.path for image in images], encoder.preprocessing):
+            if isinstance(each, ImageError):
+                raise each
+            pixels.append(each.pixels)
+        return engine(pixels)
+
+    return read
 
 
 def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from captioner.config import AttentionConfig
+from captioner.schedules import average_decay, rate_share, temperature
+from captioner.settings import ScheduleConfig
+
+
+def shares(config: ScheduleConfig, total: int, steps_per_epoch: int = 10) -> list[float]:
+    return [rate_share(config, step, total, steps_per_epoch) for step in range(total)]
+
+
+@pytest.mark.parametrize("decay", ["cosine", "step", "constant"])
+def test_the_rate_rises_evenly_to_the_whole(decay: str) -> None:
+    found = shares(ScheduleConfig(decay, warmup=4, every=9), 40)
+    assert found[:5] == pytest.approx([1 / 5, 2 / 5, 3 / 5, 4 / 5, 1.0])
+    assert max(found) == 1.0
+
+
+def test_cosine_by_hand() -> None:
+    config = ScheduleConfig("cosine", warmup=0, floor=0.0)
+    assert [rate_share(config, step, 4, 1) for step in range(5)] == pytest.approx(
+        [1.0, 0.5 + math.sqrt(0.5) / 2, 0.5, 0.5 - math.sqrt(0.5) / 2, 0.0]
+    )
+    # After two steps of warm-up a half of the eight others have passed at step 6: midway between 1 and the floor.
+    config = ScheduleConfig("cosine", warmup=2, floor=0.2)
+    assert rate_share(config, 2, 10, 1) == 1.0
+    assert rate_share(config, 6, 10, 1) == pytest.approx(0.6)
+    assert rate_share(config, 10, 10, 1) == pytest.approx(0.2)
+    assert rate_share(config, 99, 10, 1) == pytest.approx(0.2)  # it does not rise again
+    found = shares(config, 10)[2:]
+    assert found == sorted(found, reverse=True)
+
+
+def test_a_training_shorter_than_its_warm_up_never_reaches_the_whole_rate() -> None:
+    assert shares(ScheduleConfig("cosine", warmup=9), 3) == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_step_multiplies_after_whole_epochs() -> None:
+    config = ScheduleConfig("step", warmup=0, every=2, factor=0.1)
+    found = shares(config, 15, steps_per_epoch=3)
+    assert found == pytest.approx([1.0] * 6 + [0.1] * 6 + [0.01] * 3)
+
+
+def test_constant_is_the_whole_rate() -> None:
+    assert shares(ScheduleConfig("constant", warmup=0), 9) == [1.0] * 9
+
+
+def test_temperature_falls_by_equal_factors_from_first_to_last_step() -> None:
+    config = AttentionConfig("gumbel", temperature=2.0, final_temperature=0.125)
+    found = [temperature(config, step, 5) for step in range(5)]
+    assert found == pytest.approx([2.0, 1.0, 0.5, 0.25, 0.125])
+    assert temperature(config, 99, 5) == pytest.approx(0.125)
+    assert temperature(config, 0, 1) == 2.0
+
+
+def test_averages_forget_fast_at_first() -> None:
+    assert [average_decay(0.5, step) for step in range(3)] == pytest.approx([1 / 10, 2 / 11, 3 / 12])
+    assert average_decay(0.5, 7) == 8 / 17
+    assert average_decay(0.5, 8) == 0.5
+    assert average_decay(0.5, 10**9) == 0.5
