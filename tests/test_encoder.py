@@ -65,12 +65,13 @@ def test_lite_recognises_the_example_photographs(variant: str, fit: str) -> None
 
 
 def test_regions_are_the_feature_map_row_by_row(lite0: Encoder) -> None:
-    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     features = lite0.trunk((images / 255 - 0.498) / 0.502)  # (B, D, rows, columns)
     regions = lite0(images)
     assert regions.shape == (2, 4, 1280)
-    torch.testing.assert_close(regions[:, 1], features[:, :, 0, 1])
-    torch.testing.assert_close(regions[:, 2], features[:, :, 1, 0])
+    # The encoder normalises in another order of operations; the rounding shows after fifty layers.
+    torch.testing.assert_close(regions[:, 1], features[:, :, 0, 1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(regions[:, 2], features[:, :, 1, 0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
