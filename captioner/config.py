@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from captioner.checks import check_choices, check_least, check_positive, check_shares
 from captioner.images import FITS
 
 WEIGHTS = ("imagenet", "random")
@@ -37,8 +38,7 @@ class EncoderConfig:
             raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
             raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"encoder weights is {self.weights!r}; choose from {', '.join(WEIGHTS)}")
+        check_choices("encoder", self, weights=WEIGHTS)
 
     @property
     def stride(self) -> int | None:
@@ -71,19 +71,13 @@ class AttentionConfig:
     feed: str = "every-step"
 
     def __post_init__(self) -> None:
-        for name, choices in (("mode", MODES), ("score", SCORES), ("inference", INFERENCES), ("feed", FEEDS)):
-            value = getattr(self, name)
-            if value not in choices:
-                raise ValueError(f"attention {name} is {value!r}; choose from {', '.join(choices)}")
-        if self.width < 1:
-            raise ValueError(f"attention width is {self.width}; it must be at least 1")
+        check_choices("attention", self, mode=MODES, score=SCORES, inference=INFERENCES, feed=FEEDS)
+        check_least("attention", self, width=1)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
             raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
-        for name in ("temperature", "final_temperature"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"attention {name} is {getattr(self, name)}; it must be above 0")
+        check_positive("attention", self, "temperature", "final_temperature")
         if self.heads < 0:
             raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
 
@@ -108,13 +102,9 @@ class DecoderConfig:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, least in (("embedding", 1), ("hidden", 1), ("regions", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"decoder {name} is {getattr(self, name)}; it must be at least {least}")
-        if self.gate not in GATES:
-            raise ValueError(f"decoder gate is {self.gate!r}; choose from {', '.join(GATES)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"decoder dropout is {self.dropout}; it is a share from 0 to below 1")
+        check_least("decoder", self, embedding=1, hidden=1, regions=0)
+        check_choices("decoder", self, gate=GATES)
+        check_shares("decoder", self, "dropout")
 
 
 @dataclass(frozen=True)
@@ -146,21 +136,15 @@ class SearchConfig:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"search method is {self.method!r}; choose from {', '.join(METHODS)}")
-        for name, least in (
-            ("beam", 1), ("groups", 1), ("diversity", 0), ("length_power", 0), ("minimum_length", 0), ("no_repeat", 0),
-            ("top_k", 0),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise ValueError(f"search {name} is {getattr(self, name)}; it must be at least {least}")
+        check_choices("search", self, method=METHODS)
+        check_least("search", self, beam=1, groups=1, diversity=0, length_power=0)
+        check_least("search", self, minimum_length=0, no_repeat=0, top_k=0)
+        check_positive("search", self, "temperature")
         if self.beam % self.groups:
             raise ValueError(f"search groups is {self.groups}; it must divide the beam of {self.beam}")
         if self.maximum_length < max(1, self.minimum_length):
             raise ValueError(
                 f"search maximum_length is {self.maximum_length}; it must be at least 1 and at least minimum_length"
             )
-        if self.temperature <= 0:
-            raise ValueError(f"search temperature is {self.temperature}; it must be above 0")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"search top_p is {self.top_p}; it is a share above 0, up to 1")

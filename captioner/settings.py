@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from captioner.checks import check_choices, check_least, check_positive, check_shares
 from captioner.datasets import FORMATS
 
 REDUCTIONS = ("sum", "mean")
@@ -38,7 +39,7 @@ class DataConfig:
             if getattr(self, name) == "":
                 raise ValueError(f"data {name} is ''; it names a {what}")
         if self.format is not None:
-            _check_choices("data", self, format=tuple(FORMATS))
+            check_choices("data", self, format=tuple(FORMATS))
         if not 0 <= self.tolerance <= 1:
             raise ValueError(f"data tolerance is {self.tolerance}; it is a share from 0 to 1")
 
@@ -53,7 +54,7 @@ class VocabularyConfig:
     minimum_count: int = 5
 
     def __post_init__(self) -> None:
-        _check_least("vocabulary", self, minimum_count=1)
+        check_least("vocabulary", self, minimum_count=1)
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class LossConfig:
     baseline_decay: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_choices("loss", self, reduction=REDUCTIONS, penalty_reduction=REDUCTIONS)
-        _check_least("loss", self, penalty=0, entropy=0)
-        _check_positive("loss", self, "reward_scale")
-        _check_shares("loss", self, "smoothing", "baseline_decay")
+        check_choices("loss", self, reduction=REDUCTIONS, penalty_reduction=REDUCTIONS)
+        check_least("loss", self, penalty=0, entropy=0)
+        check_positive("loss", self, "reward_scale")
+        check_shares("loss", self, "smoothing", "baseline_decay")
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,10 @@ class OptimiserConfig:
     average: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_choices("optimiser", self, name=OPTIMISERS)
-        _check_positive("optimiser", self, "rate")
-        _check_least("optimiser", self, weight_decay=0, clip=0)
-        _check_shares("optimiser", self, "average")
+        check_choices("optimiser", self, name=OPTIMISERS)
+        check_positive("optimiser", self, "rate")
+        check_least("optimiser", self, weight_decay=0, clip=0)
+        check_shares("optimiser", self, "average")
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ class ScheduleConfig:
     factor: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_choices("schedule", self, decay=DECAYS)
-        _check_least("schedule", self, warmup=0, every=1)
+        check_choices("schedule", self, decay=DECAYS)
+        check_least("schedule", self, warmup=0, every=1)
         if not 0 <= self.floor <= 1:
             raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
         if not 0 < self.factor < 1:
@@ -142,7 +143,7 @@ class BatchConfig:
     flips: bool = False
 
     def __post_init__(self) -> None:
-        _check_least("batches", self, captions=1, captions_per_image=1, pool=1)
+        check_least("batches", self, captions=1, captions_per_image=1, pool=1)
         if self.captions < self.captions_per_image:
             least = self.captions_per_image
             raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")
@@ -159,8 +160,8 @@ class TuningConfig:
     rate: float = 1e-5
 
     def __post_init__(self) -> None:
-        _check_least("tuning", self, from_epoch=0)
-        _check_positive("tuning", self, "rate")
+        check_least("tuning", self, from_epoch=0)
+        check_positive("tuning", self, "rate")
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,9 @@ class SelfCriticalConfig:
     baseline: str = "mean"
 
     def __post_init__(self) -> None:
-        _check_choices("self_critical", self, baseline=BASELINES)
-        _check_least("self_critical", self, epochs=0, samples=1)
-        _check_positive("self_critical", self, "rate")
+        check_choices("self_critical", self, baseline=BASELINES)
+        check_least("self_critical", self, epochs=0, samples=1)
+        check_positive("self_critical", self, "rate")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(
                 f"self_critical samples is {self.samples}; the baseline mean needs at least 2, greedy needs no other"
@@ -205,33 +206,5 @@ class ValidationConfig:
     overlays: int = 4
 
     def __post_init__(self) -> None:
-        _check_choices("validation", self, metric=METRICS)
-        _check_least("validation", self, every=1, patience=0, beam=1, length_power=0, images=0, overlays=0)
-
-
-def _check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
-    for name, allowed in choices.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ValueError(f"{section} {name} is {value!r}; choose from {', '.join(allowed)}")
-
-
-def _check_least(section: str, config: object, **least: int) -> None:
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value < bound:
-            raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
-
-
-def _check_positive(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value <= 0:
-            raise ValueError(f"{section} {name} is {value}; it must be above 0")
-
-
-def _check_shares(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
+        check_choices("validation", self, metric=METRICS)
+        check_least("validation", self, every=1, patience=0, beam=1, length_power=0, images=0, overlays=0)

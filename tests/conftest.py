@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from toy_training import make_quick, write_toy_data
 
 from captioner.config import EncoderConfig
 from captioner.datasets import CaptionDataset, load_dataset
@@ -38,3 +39,15 @@ def write_photo_folder(folder: Path, count: int, size: tuple[int, int] = (48, 40
 def photos(tmp_path: Path) -> CaptionDataset:
     """Forty small photographs with a caption each."""
     return load_dataset(write_photo_folder(tmp_path / "photos", 40))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy data set to train on."""
+    return write_toy_data(tmp_path_factory.mktemp("toy") / "data")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training without what takes long and is tested elsewhere."""
+    make_quick(monkeypatch)

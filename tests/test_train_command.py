@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from toy_training import (
     assert_same_runs,
-    make_quick,
     read_log,
     run_toy,
     step_lines,
@@ -33,14 +32,7 @@ from captioner.runs import RunFolder
 STOPPING = "stopping after this step; once more stops at once, back to the last checkpoint\n"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_data(tmp_path_factory.mktemp("toy") / "data")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from toy_training import (
-    make_quick,
     run_toy,
     script_scores,
     step_lines,
@@ -36,14 +35,7 @@ SEARCH = SearchConfig(beam=2)
 read_regions = TrainingData.regions
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_data(tmp_path_factory.mktemp("toy") / "data")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def read_captions(checkpoint: Checkpoint, encoder: Encoder, data: Path, numbers: Sequence[int]) -> list[str]:

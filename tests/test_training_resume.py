@@ -17,12 +17,10 @@ from toy_training import (
     assert_same_runs,
     at_step,
     in_validation,
-    make_quick,
     read_log,
     run_toy,
     step_lines,
     toy_experiment,
-    write_toy_data,
 )
 from warm_process import WarmProcess
 
@@ -47,14 +45,7 @@ STOPS: dict[str, Callable[[Recorder], bool]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_data(tmp_path_factory.mktemp("toy") / "data")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 WholeRuns = Callable[[str], tuple[Experiment, Path]]

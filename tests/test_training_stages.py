@@ -17,7 +17,6 @@ from toy_training import (
     Recorder,
     after_epoch,
     load_once,
-    make_quick,
     run_toy,
     script_scores,
     step_lines,
@@ -36,14 +35,7 @@ from captioner.training_data import TrainingData
 read_regions = TrainingData.regions
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_data(tmp_path_factory.mktemp("toy") / "data")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_flipped_images_are_read_from_a_cache_of_their_own(
