@@ -104,7 +104,7 @@ class Learner:
             "cross_entropy": entropy.item(),
             "penalty": penalty.item(),
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
-            "residual": self._residual(outputs.alpha.detach(), part),
+            "residual": penalty.item() / (outputs.alpha.shape[-1] if settings.penalty_reduction == "sum" else 1),
         }
         if hard:
             likelihood = -torch.zeros_like(part.mask, dtype=unlikely.dtype).masked_scatter(part.mask, unlikely).sum(-1)
@@ -137,10 +137,6 @@ class Learner:
 
     def _baseline_share(self) -> float:
         return (self.baseline or 0.0) / self.processes.count
-
-    @staticmethod
-    def _residual(alpha: Tensor, part: _Part) -> float:
-        return doubly_stochastic_penalty(alpha, part.mask, reduction="mean").item() * part.caption_share
 
     def criticise(self, batch: Batch, regions: Tensor, rewards: Rewards) -> tuple[Tensor, Numbers]:
         """Return the self-critical loss of captions sampled for this process's rows, and what it is made of.
