@@ -30,7 +30,7 @@ from captioner.vocabulary import Vocabulary, join_words
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-BATCH = 32  # images encoded and searched together, unless told otherwise
+BATCH = 64  # images encoded and searched together, unless told otherwise
 Item = TypeVar("Item")
 
 

@@ -17,7 +17,7 @@ from captioner.attention import Attention, Glimpse, Memory
 from captioner.config import AttentionConfig, DecoderConfig
 from captioner.draws import Draws
 from captioner.lstm import lstm_cell
-from captioner.shared import SharedMatrix, at_least_single
+from captioner.shared import SharedMatrix, at_least_single, take_rows
 from captioner.vocabulary import PAD
 from captioner.word_gates import WordGates
 
@@ -71,8 +71,8 @@ class Look:
     def follow(self, rows: Tensor) -> Look:
         """Return the look that each of some captions (B, K) goes on from, one of P rows."""
         chosen = self.chosen[rows] if self.chosen is not None else None
-        gates, memory, context = self.gates[rows], self.memory[rows], self.context[rows]
-        return Look(gates, memory, context, self.alpha[rows], self.beta[rows], chosen, self.step)
+        tensors = (self.gates, self.memory, self.context, self.alpha, self.beta)
+        return Look(*(take_rows(tensor, rows) for tensor in tensors), chosen, self.step)
 
 
 @dataclass(frozen=True)

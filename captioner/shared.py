@@ -90,6 +90,11 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+def take_rows(table: Tensor, rows: Tensor) -> Tensor:
+    """Return rows (...) of a table (P, X), (..., X): as indexing does, with whole rows copied at a time."""
+    return table.index_select(0, rows.flatten()).view(*rows.shape, *table.shape[1:])
+
+
 def _as_autocast(values: Tensor) -> Tensor:
     """Return values in the precision that products have here, as autocast knows nothing of operations of our own."""
     kind = values.device.type

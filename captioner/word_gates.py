@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from captioner.shared import take_rows
+
 
 class WordGates:
     """A linear layer's outputs for words, each computed when the word first turns up; a search says few, and often.
@@ -23,4 +25,4 @@ class WordGates:
         if len(new):
             self.table[new] = self.layer(self.embedding(new)).to(self.table.dtype)
             self.known[new] = True
-        return self.table[words]
+        return take_rows(self.table, words)

@@ -135,6 +135,21 @@ def search_batches(decoder: Decoder, size: int, regions: Tensor) -> Found:
     return [best.ids for part in torch.split(regions, size) for (best,) in beam_search(decoder, part, CONFIG)]
 
 
+def search_side_by_side(decoder: Decoder, size: int, regions: Tensor) -> Found:
+    """Return the captions of B images, so many at a time on each core, as `caption_images` searches on a large machine.
+
+    Each search has one thread: threads that share an operation wait for each other at the end of it.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        parts, cores = torch.split(regions, size), available_cores()
+        found = map_ahead(partial(search_batches, decoder, size), parts, workers=cores, ahead=cores, name="search")
+        return [ids for part in found for ids in part]
+    finally:
+        torch.set_num_threads(threads)
+
+
 def compare_searches(options: argparse.Namespace) -> None:
     """Print a table of contestants."""
     decoder = make_decoder()
@@ -146,6 +161,10 @@ def compare_searches(options: argparse.Namespace) -> None:
                 search_batches, decoder, size
             )
             for size in (1, *options.batches)
+        },
+        **{
+            f"the same, one thread a core, {size}": partial(search_side_by_side, decoder, size)
+            for size in options.batches
         },
     }
     for run in runs.values():
