@@ -16,6 +16,7 @@ from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.parts import complain
+from captioner.commands.serve import add_serve
 from captioner.commands.train import add_train
 
 
@@ -55,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="captioner", description="Image captioning with visible attention.")
     parser.add_argument("--version", action="version", version=f"captioner {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_caption, add_describe, add_features, add_train, add_inspect, add_encoders):
+    for add in (add_caption, add_describe, add_features, add_train, add_inspect, add_encoders, add_serve):
         add(commands)
     return parser
 

@@ -71,8 +71,8 @@ class Look:
     def follow(self, rows: Tensor) -> Look:
         """Return the look that each of some captions (B, K) goes on from, one of P rows."""
         chosen = self.chosen[rows] if self.chosen is not None else None
-        tensors = (self.gates, self.memory, self.context, self.alpha, self.beta)
-        return Look(*(take_rows(tensor, rows) for tensor in tensors), chosen, self.step)
+        gates, memory, context = (take_rows(tensor, rows) for tensor in (self.gates, self.memory, self.context))
+        return Look(gates, memory, context, take_rows(self.alpha, rows), take_rows(self.beta, rows), chosen, self.step)
 
 
 @dataclass(frozen=True)

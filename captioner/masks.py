@@ -6,10 +6,10 @@ network saw nothing of the image.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
 import numpy as np
-from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from captioner.images import Geometry
@@ -18,6 +18,9 @@ STYLES = ("mask", "heat", "contour")
 # The standard deviation of the hill that a cell's weight becomes, in cells. On 9 x 9 cells it is that of the paper, 20
 # of 224 pixels; less would show the cells, more would merge what lies two cells apart.
 SMOOTHING = 0.8
+CONTOURS = {0.6: 0.5, 0.75: 0.8, 0.9: 1.1}  # levels of the mask, and the widths of their lines in points
+RIM = 0.7  # points that the dark rim of a line adds to its width
+INK, BRIGHT = (0.1, 0.1, 0.1), (1.0, 0.88, 0.3)  # of lines over an image: legible on anything, one above the other
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _HATCH_INCHES = 0.06
 
@@ -46,6 +49,31 @@ class CaptionLike(Protocol):
         """Where the grid lies on the original pixels."""
 
 
+class Raster:
+    """A raster of `size` (width, height) pixels over the whole original, onto which weights of a grid are spread."""
+
+    def __init__(self, geometry: Geometry, grid: tuple[int, int], size: tuple[int, int]) -> None:
+        if min(size) < 1:
+            raise ValueError(f"size is {size}; it must be at least 1 x 1 pixels")
+        left, top, right, bottom = geometry.box
+        across = _cells_at(size[0], geometry.width, left, right, grid[1])  # (width,)
+        down = _cells_at(size[1], geometry.height, top, bottom, grid[0])  # (height,)
+        self.flipped = geometry.flipped
+        self.down = _hills(down, grid[0])  # (height, rows)
+        self.across = _hills(across, grid[1]).T  # (columns, width)
+        self.unseen_down, self.unseen_across = ~_within(down, grid[0]), ~_within(across, grid[1])
+
+    def spread(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return weights (rows, columns) over the original, (height, width), NaN where the network saw nothing."""
+        weights = weights.astype(np.float32)
+        if self.flipped:
+            weights = weights[:, ::-1]
+        spread: NDArray[np.float32] = self.down @ weights @ self.across
+        spread[self.unseen_down] = np.nan
+        spread[:, self.unseen_across] = np.nan
+        return spread
+
+
 def attention_map(caption: CaptionLike, word_index: int, size: tuple[int, int]) -> NDArray[np.float32]:
     """Return one word's weights over the whole original image, on a raster of `size` (width, height) of it.
 
@@ -55,19 +83,8 @@ def attention_map(caption: CaptionLike, word_index: int, size: tuple[int, int]) 
     """
     if not 0 <= word_index < len(caption.words):
         raise ValueError(f"word_index is {word_index}; the caption has words 0 to {len(caption.words) - 1}")
-    if min(size) < 1:
-        raise ValueError(f"size is {size}; it must be at least 1 x 1 pixels")
-    geometry = caption.geometry
-    weights = caption.attention[word_index].astype(np.float32)  # (rows, columns)
-    if geometry.flipped:
-        weights = weights[:, ::-1]
-    left, top, right, bottom = geometry.box
-    across = _cells_at(size[0], geometry.width, left, right, weights.shape[1])  # (width,)
-    down = _cells_at(size[1], geometry.height, top, bottom, weights.shape[0])  # (height,)
-    spread: NDArray[np.float32] = _hills(down, weights.shape[0]) @ weights @ _hills(across, weights.shape[1]).T
-    spread[~_within(down, weights.shape[0])] = np.nan
-    spread[:, ~_within(across, weights.shape[1])] = np.nan
-    return spread  # (height, width)
+    weights = caption.attention[word_index]  # (rows, columns)
+    return Raster(caption.geometry, weights.shape, size).spread(weights)
 
 
 def _cells_at(pixels: int, length: int, start: float, stop: float, cells: int) -> NDArray[np.float32]:
@@ -97,35 +114,51 @@ def visible_mask(weights: NDArray[np.float32], cells: int) -> NDArray[np.float32
     Where the two differ by less than 1 / cells, the weight of uniform attention, that much stands for the whole range
     and the middle of them for 0.5: nearly uniform attention looks nearly flat instead of peaked.
     """
-    seen = weights[~np.isnan(weights)]
-    if not seen.size:  # of an image so long that no pixel lies in the middle
+    low, high = float(np.fmin.reduce(weights, axis=None)), float(np.fmax.reduce(weights, axis=None))
+    if np.isnan(low):  # of an image so long that no pixel lies in the middle
         return weights
-    low, high = float(seen.min()), float(seen.max())
-    mask: NDArray[np.float32] = (weights - (low + high) / 2) / max(high - low, 1 / cells) + 0.5
-    return np.clip(mask, 0, 1)  # which rounding may leave
+    mask: NDArray[np.float32] = (weights - np.float32((low + high) / 2)) / np.float32(max(high - low, 1 / cells))
+    mask += np.float32(0.5)
+    return np.clip(mask, 0, 1, out=mask)  # which rounding may leave
 
 
-def blend(pixels: NDArray[np.float32], mask: NDArray[np.float32], style: str, dpi: int) -> NDArray[np.float32]:
-    """Return an image (height, width, 3) under a mask (height, width) in one of STYLES, hatched where it is NaN."""
+def blend(pixels: NDArray[np.float32], mask: NDArray[np.float32], style: str, dpi: float) -> NDArray[np.float32]:
+    """Return an image (height, width, 3) under a mask (height, width) in one of STYLES, hatched where it is NaN.
+
+    The lines of "contour" are not drawn: see `draw_contours`.
+    """
     unseen = np.isnan(mask)
-    level = np.where(unseen, 0, mask)[..., None]  # (height, width, 1)
+    level = np.where(unseen, np.float32(0), mask)[..., None]  # (height, width, 1)
     grey = (pixels @ _LUMINANCE)[..., None]  # (height, width, 1)
     if style == "mask":
         # Colour against grey tells them apart in a colourful image, the veil of white in one that is dark or grey.
-        dim, bright = 0.38 * grey, 0.5 + 0.5 * pixels
-        blended = dim + (bright - dim) * level**1.5  # the power keeps what is half attended from competing
+        level = level * np.sqrt(level)  # the power keeps what is half attended from competing
+        dim = np.float32(0.38) * grey
+        blended = np.float32(0.5) * pixels
+        blended += np.float32(0.5) - dim
+        blended *= level
+        blended += dim
     elif style == "heat":
-        colours = colormaps["inferno"](level[..., 0])[..., :3]
-        share = 0.45 + 0.25 * level
-        blended = (1 - share) * grey + share * colours
+        colours = colour_scale()[(level[..., 0] * 255).round().astype(np.uint8)]  # (height, width, 3)
+        share = np.float32(0.45) + np.float32(0.25) * level
+        blended = grey + share * (colours - grey)
     else:
-        blended = 0.85 * pixels + 0.15 * grey
+        blended = np.float32(0.85) * pixels + np.float32(0.15) * grey
     if unseen.any():
         blended = np.where(unseen[..., None], _hatched(grey, dpi), blended)
-    return np.clip(blended, 0, 1).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(blended, 0, 1, out=blended)
+    return clipped
 
 
-def _hatched(grey: NDArray[np.float32], dpi: int) -> NDArray[np.float32]:
+@cache
+def colour_scale() -> NDArray[np.float32]:
+    """Return the colours (256, 3), 0..1, of weights from low to high: equal steps look equal, also in grey."""
+    from matplotlib import colormaps  # slow to import, and most pictures do without
+
+    return colormaps["inferno"](np.arange(256))[:, :3].astype(np.float32)
+
+
+def _hatched(grey: NDArray[np.float32], dpi: float) -> NDArray[np.float32]:
     """Return pale grey (height, width, 1) with faint stripes: neither bright nor dim, as attention would be."""
     height, width = grey.shape[:2]
     period = max(_HATCH_INCHES * dpi, 4)
@@ -133,3 +166,25 @@ def _hatched(grey: NDArray[np.float32], dpi: int) -> NDArray[np.float32]:
     stripe = (diagonal < period / 5)[..., None]
     pale = 0.76 + 0.20 * grey
     return np.where(stripe, pale - 0.09, pale).astype(np.float32)
+
+
+def draw_contours(pixels: NDArray[np.float32], mask: NDArray[np.float32], dpi: float) -> NDArray[np.float32]:
+    """Return an image (height, width, 3) with lines around the highest levels of a mask (height, width)."""
+    if min(mask.shape) < 2:  # no room for lines
+        return pixels
+    down, across = np.gradient(mask)
+    slope = np.maximum(np.hypot(down, across), 1e-6)  # (height, width), of the mask, a pixel
+    drawn = pixels
+    for rim, colour in ((RIM, INK), (0.0, BRIGHT)):
+        covered = np.zeros_like(mask)
+        for level, width in CONTOURS.items():
+            # The mask is smooth: its height above the level, over its slope, is the distance from the line in pixels.
+            cover = (width + rim) * dpi / 144 + 0.5 - np.abs(mask - level) / slope  # (height, width)
+            covered = np.fmax(covered, np.clip(cover, 0, 1))  # NaN, beside what was not seen, is no line
+        drawn = drawn + covered[..., None] * (np.array(colour, dtype=np.float32) - drawn)
+    return drawn.astype(np.float32)
+
+
+def to_levels(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return pixels of 0..1 as uint8, 0..255."""
+    return (pixels * np.float32(255) + np.float32(0.5)).astype(np.uint8)
