@@ -11,19 +11,28 @@ from torch import Tensor
 
 from captioner.batches import Corpus
 from captioner.metrics import CiderD
-from captioner.vocabulary import Vocabulary
+from captioner.vocabulary import END, SPECIALS, Vocabulary
 
 
 class Rewards:
-    """Scores captions of the images of a corpus; `longest` is how many words they may have."""
+    """Scores captions of the images of a corpus; `longest` is how many words they may have.
+
+    The end marker counts as a word, of references too: without it, a caption that breaks off before a rare word, as
+    "a dog on the", would lose nothing by it.
+    """
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, longest: int) -> None:
         self.vocabulary, self.longest = vocabulary, longest
-        self.cider = CiderD([[" ".join(words) for words in image.tokenized()] for image in corpus.images])
+        self.cider = CiderD(
+            [[" ".join([*words, SPECIALS[END]]) for words in image.tokenized()] for image in corpus.images]
+        )
 
     def score(self, caption_ids: Tensor, images: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """Return the score (B, N), 0..10, of captions (B, N, T + 1) of images (B,) of the corpus."""
         batch, captions = caption_ids.shape[:2]
-        texts = [" ".join(self.vocabulary.words(ids)) for ids in caption_ids.flatten(0, 1).tolist()]
+        texts = [
+            " ".join([*self.vocabulary.words(ids), *([SPECIALS[END]] if END in ids else [])])
+            for ids in caption_ids.flatten(0, 1).tolist()
+        ]
         scores = self.cider.score(texts, np.repeat(np.asarray(images), captions).tolist())
         return torch.from_numpy(scores).float().view(batch, captions)
