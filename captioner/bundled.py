@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MANIFEST = "checkpoint.json"  # as in `checkpoint_files`, which imports torch
+SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT = "flickr8k-soft"
 _HOW_TO = "train one with `captioner train experiments/flickr8k-soft.yaml` and name its folder"
@@ -14,6 +18,41 @@ _HOW_TO = "train one with `captioner train experiments/flickr8k-soft.yaml` and n
 def bundled_models() -> list[str]:
     """Return the names of the models that come with the package."""
     return sorted(path.parent.name for path in PRETRAINED.glob(f"*/{MANIFEST}"))
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """What there is to say about a model without loading it.
+
+    `attention` is its mode, `size` its bytes on disk, `evaluation` what `captioner evaluate` found, where it was asked.
+    """
+
+    name: str
+    folder: Path
+    encoder: str
+    attention: str
+    words: int
+    size: int
+    evaluation: dict[str, Any] | None
+
+
+def summarise(folder: Path) -> ModelSummary:
+    """Return what the files in a checkpoint folder say about their model."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        scores = folder / SCORES
+        evaluation = json.loads(scores.read_bytes()) if scores.is_file() else None
+        return ModelSummary(
+            folder.name,
+            folder,
+            manifest["encoder"]["name"],
+            manifest["attention"]["mode"],
+            len(manifest["vocabulary"]["words"]),
+            sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
+            evaluation,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from None
 
 
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:

@@ -1,0 +1,73 @@
+"""`captioner models` and `captioner export`: what models there are, and making one ready to hand on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from captioner.bundled import ModelSummary, bundled_models, find_model, summarise
+from captioner.commands.parts import add_command
+
+COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}
+
+
+def add_models(commands: Any) -> None:
+    """Add `captioner models`."""
+    parser = add_command(commands, "models", run_models, "list the bundled models, or those named, with their scores")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="folders of models (default: the bundled ones)")
+
+
+def run_models(options: argparse.Namespace) -> int:
+    """Print a line for each model."""
+    default = find_model() if bundled_models() else None
+    folders = [find_model(model) for model in options.models or bundled_models()]
+    if not folders:
+        find_model()  # says how to come by one
+    print("\n".join(_table([summarise(folder) for folder in folders], default)))
+    return 0
+
+
+def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
+    rows = [("model", "attention", "encoder", "words", "MB", "scored on", *COLUMNS.values())]
+    for own in models:
+        evaluation = own.evaluation or {"scores": {}, "protocol": None}
+        protocol = evaluation["protocol"]
+        rows.append(
+            (
+                f"{own.name}{' *' if own.folder == default else ''}",
+                own.attention,
+                own.encoder,
+                f"{own.words:,}",
+                f"{own.size / 1e6:.1f}",
+                f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else "-",
+                *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else "-" for key in COLUMNS),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, "* the default"] if any(own.folder == default for own in models) else lines
+
+
+def add_export(commands: Any) -> None:
+    """Add `captioner export`."""
+    parser = add_command(commands, "export", run_export, "make a trained model ready to hand on")
+    parser.add_argument("model", metavar="MODEL", help="folder of a training run or a checkpoint")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder for the model, made if need be")
+    parser.add_argument(
+        "--scores", type=Path, metavar="JSON", help="metrics.json of `captioner evaluate` on this model, to go with it"
+    )
+    parser.add_argument(
+        "--full-precision", action="store_true", help="leave the weights as they are, at twice the size"
+    )
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write the model and print what it is."""
+    from captioner.checkpoint import load_checkpoint
+    from captioner.exporting import export_model
+
+    checkpoint = load_checkpoint(find_model(options.model))
+    export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)
+    print("\n".join(_table([summarise(options.folder.resolve())], None)))
+    return 0

@@ -1,0 +1,62 @@
+"""A trained model made ready to hand on: half precision, no training state, none of the machine's paths, its scores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from captioner.bundled import SCORES
+from captioner.checkpoint import Checkpoint, save_checkpoint, to_half
+from captioner.files import write_whole
+
+KEPT = ("scores", "intervals", "diversity", "protocol")  # of what an evaluation wrote about a model
+
+
+def export_model(
+    checkpoint: Checkpoint, folder: str | os.PathLike[str], *, evaluation: Path | None = None, half: bool = True
+) -> None:
+    """Put a model into `folder`, with the scores in an `evaluation`, the `metrics.json` of `captioner evaluate`.
+
+    Rounding to `half` precision may change a caption, so that the scores must be of the model as it is exported: export
+    it, evaluate what came of it, and export that with its scores.
+    """
+    folder = Path(folder)
+    exported = to_half(checkpoint) if half else checkpoint
+    scores = read_scores(evaluation, exported.digest) if evaluation is not None else None
+    folder.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(folder, replace(exported, settings=without_paths(exported.settings)))
+    if scores is not None:
+        write_whole(folder / SCORES, json.dumps(scores, indent=2) + "\n")
+
+
+def read_scores(path: Path, digest: str) -> dict[str, Any]:
+    """Return what to keep of an evaluation's `metrics.json`; raise ValueError unless it is of the model of a digest."""
+    try:
+        found = json.loads(path.read_bytes())
+        checksum, kept = found["checksum"], {name: found[name] for name in KEPT}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} is no evaluation of a model; expected a metrics.json of `captioner evaluate`"
+        ) from None
+    if checksum != digest:
+        raise ValueError(f"{path} is of the model {checksum}, not {digest}; evaluate the exported model")
+    return kept
+
+
+def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which every path is its last part alone: where data lay is nobody else's business."""
+    return {name: _without_path(value) for name, value in settings.items()}
+
+
+def _without_path(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_paths(value)
+    if isinstance(value, list | tuple):
+        return [_without_path(inner) for inner in value]
+    if isinstance(value, str) and ("/" in value or "\\" in value):
+        return PureWindowsPath(PurePosixPath(value).name).name
+    return value
