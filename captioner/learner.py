@@ -149,7 +149,9 @@ class Learner:
         settings = self.experiment.self_critical
         images = batch.images[self.processes.rows()]
         with self._precision():
-            ids, mask = roll_out(self.decoder, regions, settings.samples, rewards.longest, part.draws)
+            ids, mask = roll_out(
+                self.decoder, regions, settings.samples, rewards.longest, part.draws, settings.temperature
+            )
             reward = rewards.score(ids, images).to(self.device)  # (b, N)
             if settings.baseline == "greedy":
                 best, _ = roll_out(self.decoder, regions, 1, rewards.longest, None)
@@ -157,7 +159,7 @@ class Learner:
             else:
                 baseline = (reward.sum(dim=1, keepdim=True) - reward) / (settings.samples - 1)  # (b, N), of the others
             outputs = self.decoder(regions, ids, mask=mask)
-        _, unlikely = word_losses(outputs.logits, ids[:, :, 1:][mask])
+        _, unlikely = word_losses(outputs.logits / settings.temperature, ids[:, :, 1:][mask])
         log_probabilities = -torch.zeros_like(mask, dtype=unlikely.dtype).masked_scatter(mask, unlikely)  # (b, N, T)
         loss = self_critical(log_probabilities, mask, reward, baseline.expand_as(reward)) * part.caption_share
         share = part.caption_share

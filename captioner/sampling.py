@@ -19,14 +19,20 @@ from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 @torch.no_grad()
 def roll_out(
-    decoder: Decoder, regions: Tensor, captions: int, maximum_length: int, draws: Draws | None = None
+    decoder: Decoder,
+    regions: Tensor,
+    captions: int,
+    maximum_length: int,
+    draws: Draws | None = None,
+    temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Return N captions of each image of regions (B, L, D), as `Decoder.forward` reads them: ids, and what to score.
 
     Ids (B, N, T + 1) begin with the start marker and are padded after the end marker; a caption that has not ended by
     its `maximum_length`th word is cut off there. The mask (B, N, T) is True where the next word is part of the caption,
-    the end marker included. With draws, words are as frequent as they are probable, and an image's captions stand in
-    the order of their lengths, the longest first; without, each is the most probable, and the captions are all alike.
+    the end marker included. With draws, words are as frequent as they are probable at the `temperature`, and an image's
+    captions stand in the order of their lengths, the longest first; without, each is the most probable, and the
+    captions are all alike.
     """
     different = captions if draws is not None else 1
     scene, state = decoder.start(regions)
@@ -45,7 +51,9 @@ def roll_out(
             words = logits.argmax(dim=-1)  # (b, N)
         else:
             # Drawn for all images and captions each time, so that a caption's numbers do not depend on the others'.
-            words = pick(logits.softmax(dim=-1), draws.uniform(captions, 1, device=regions.device)[images])  # (b, N)
+            words = pick(
+                (logits / temperature).softmax(dim=-1), draws.uniform(captions, 1, device=regions.device)[images]
+            )  # (b, N)
         words = words.masked_fill(over, PAD)
         length += 1
         caption_ids[images, :, length] = words

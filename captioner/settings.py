@@ -169,18 +169,21 @@ class SelfCriticalConfig:
     """Training on the score of whole captions, after the epochs of cross entropy.
 
     It takes so many `epochs` at a constant `rate`, with so many `samples` of captions for an image. The `baseline` that
-    a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples.
+    a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples. What
+    is sampled and learned is the distribution at a `temperature`: after label smoothing that at 1 is so flat that
+    training would first of all learn to say less.
     """
 
     epochs: int = 0
     rate: float = 5e-5
     samples: int = 5
     baseline: str = "mean"
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         check_choices("self_critical", self, baseline=BASELINES)
         check_least("self_critical", self, epochs=0, samples=1)
-        check_positive("self_critical", self, "rate")
+        check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(
                 f"self_critical samples is {self.samples}; the baseline mean needs at least 2, greedy needs no other"

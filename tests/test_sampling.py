@@ -117,6 +117,13 @@ def test_captions_are_as_frequent_as_they_are_probable() -> None:
         check_frequencies(counts, probabilities)
 
 
+def test_a_low_temperature_draws_what_is_most_probable() -> None:
+    decoder, regions = make(1, words=6), some_regions(2)
+    drawn, _ = roll_out(decoder, regions, 3, 6, Draws([5], 2), temperature=1e-4)
+    greedy, _ = roll_out(decoder, regions, 3, 6)
+    assert torch.equal(drawn, greedy)
+
+
 def test_images_shared_among_processes_get_the_same_captions() -> None:
     decoder, regions = make(), some_regions(5)
     whole, _ = roll_out(decoder, regions, 3, 10, Draws([3, 4], 5))

@@ -33,8 +33,8 @@ class WordCount:
         return (caption_ids == self.word).sum(dim=-1).float()
 
 
-def make_critic(baseline: str = "mean", samples: int = 5, **sections: Any) -> Learner:
-    critic = SelfCriticalConfig(epochs=1, samples=samples, baseline=baseline)
+def make_critic(baseline: str = "mean", samples: int = 5, temperature: float = 1.0, **sections: Any) -> Learner:
+    critic = SelfCriticalConfig(epochs=1, samples=samples, baseline=baseline, temperature=temperature)
     return make_learner(self_critical=critic, **sections)
 
 
@@ -58,12 +58,13 @@ def test_a_caption_that_breaks_off_is_worth_less_than_one_that_ends() -> None:
     assert whole > cut
 
 
-@pytest.mark.parametrize("baseline", ["mean", "greedy"])
-def test_the_self_critical_loss_by_hand(baseline: str) -> None:
-    learner, batch, regions = make_critic(baseline), make_batch(sampled=5), some_regions()
+@pytest.mark.parametrize(("baseline", "temperature"), [("mean", 1.0), ("greedy", 1.0), ("mean", 0.4)])
+def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> None:
+    learner = make_critic(baseline, temperature=temperature)
+    batch, regions = make_batch(sampled=5), some_regions()
     rewards = WordCount("a")
     loss, numbers = learner.criticise(batch, regions, rewards)  # type: ignore[arg-type]
-    ids, _ = roll_out(learner.decoder, regions, 5, 6, Draws(batch.seed, 4))
+    ids, _ = roll_out(learner.decoder, regions, 5, 6, Draws(batch.seed, 4), temperature)
     best, _ = roll_out(learner.decoder, regions, 1, 6)
     total = 0.0
     scores = rewards.score(ids, batch.images)
@@ -73,7 +74,8 @@ def test_the_self_critical_loss_by_hand(baseline: str) -> None:
             own = ids[image, sample].tolist()
             own = unpadded(own) if END in own else own
             logits = learner.decoder(regions[image : image + 1], torch.tensor([[own]])).logits[0, 0]
-            log_probability = logits.log_softmax(dim=-1).gather(1, torch.tensor(own[1:])[:, None]).sum().item()
+            scores_of_words = (logits / temperature).log_softmax(dim=-1)
+            log_probability = scores_of_words.gather(1, torch.tensor(own[1:])[:, None]).sum().item()
             others = [scores[image, each].item() for each in range(5) if each != sample]
             level = sum(others) / 4 if baseline == "mean" else greedy[image, 0].item()
             total -= (scores[image, sample].item() - level) * log_probability / 20
