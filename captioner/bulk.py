@@ -14,6 +14,7 @@ from captioner.caption_options import CaptionOptions, Keeping
 from captioner.captioning import Captioner, Result, caption_images
 from captioner.captions import Caption
 from captioner.distributed import Processes
+from captioner.gallery import gallery_from_record
 from captioner.images import ImageError, open_image
 from captioner.outputs import (
     OVERLAYS,
@@ -73,7 +74,7 @@ def caption_into(
         if processes.is_first:
             failed = {key for outcome in outcomes for key in outcome.failed}
             folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
-            _derive(out, keeping)
+            _derive(out, keeping, model.name)
         _meet(processes.wait)
         if keeping.beside:
             run.write_beside()
@@ -95,10 +96,12 @@ def _meet(meeting: Callable[[], Found]) -> Found:
         raise ValueError(f"another process has ended early; the same command goes on ({reason})") from None
 
 
-def _derive(out: Path, keeping: Keeping) -> None:
+def _derive(out: Path, keeping: Keeping, model: str | None) -> None:
     for format, write in (("csv", write_csv), ("coco", write_coco), ("txt", write_sidecars)):
         if format in keeping.formats:
             write(out)
+    if keeping.gallery and any(True for _ in read_lines(out / CAPTIONS)):
+        gallery_from_record(out, model=model)
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class _Run:
         return self.folder.path / OVERLAYS / tree_path(source.name, ".png")
 
     def _draw(self, source: Source, caption: Caption) -> None:
-        from captioner.overlays import save_figure, word_grid  # matplotlib takes a second to import
+        from captioner.overlays import save_figure, word_grid  # they are drawn on request only
 
         path = self._overlay(source)
         make_parent(self.folder.path, path)

@@ -43,7 +43,7 @@ def summarise(folder: Path) -> ModelSummary:
         scores = folder / SCORES
         evaluation = json.loads(scores.read_bytes()) if scores.is_file() else None
         return ModelSummary(
-            folder.name,
+            model_name(folder),
             folder,
             manifest["encoder"]["name"],
             manifest["attention"]["mode"],
@@ -53,6 +53,14 @@ def summarise(folder: Path) -> ModelSummary:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from None
+
+
+def model_name(folder: Path) -> str:
+    """Return what to call the model in a checkpoint folder: the folder's name, or that of the run it is of."""
+    folder = folder.resolve()
+    if folder.name == "best":
+        return folder.parent.name
+    return f"{folder.parent.name}-last" if folder.name == "last" else folder.name
 
 
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:

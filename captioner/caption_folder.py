@@ -2,7 +2,7 @@
 
 captions.jsonl        the record: one line an image, added as they come
 errors.jsonl          the images that could not be captioned, and why
-captions.csv, captions-coco.json, txt/, overlays/    derived, on request
+captions.csv, captions-coco.json, txt/, overlays/, gallery.html    derived, on request
 parts/                what several processes have found, until the first of them puts it together
 captions.lock         held by the processes that write here
 """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from captioner.ahead import map_ahead
-from captioner.bundled import find_model
+from captioner.bundled import find_model, model_name
 from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
 from captioner.captions import Caption, ImageSource
 from captioner.checkpoint import Checkpoint, load_checkpoint
@@ -58,8 +58,8 @@ _Batch = list[_Image[Item]]
 class Captioner:
     """A trained model, ready to caption; it may be used from several threads at once.
 
-    `digest` names the model, `grid` is the (rows, columns) of its attention. `encodes_in_torch` tells whether torch
-    runs the encoder, and not threads of ONNX Runtime's.
+    `digest` tells the model from all others, `name` is what people call it, if anything, and `grid` the (rows, columns)
+    of its attention. `encodes_in_torch` tells whether torch runs the encoder, and not threads of ONNX Runtime's.
     """
 
     def __init__(
@@ -70,21 +70,23 @@ class Captioner:
         engine: str = "auto",
         threads: int | None = None,
         progress: bool = False,
+        name: str | None = None,
     ) -> None:
-        """Build the model of a checkpoint.
+        """Build the model of a checkpoint, which may have a `name`.
 
         `device`, `engine` and `threads` are those of `captioner.engines.make_engine`; `progress` shows on stderr the
         download of an encoder that is not on this machine.
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest
+        self.name = name
         self.vocabulary = checkpoint.vocabulary
         encoder = checkpoint.build_encoder(progress=progress)
         self.preprocessing = encoder.preprocessing
         self.grid = encoder.grid
         self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
         self.encodes_in_torch = isinstance(self._engine, TorchEngine)
-        self._decoder = checkpoint.build_decoder().to(self.device)
+        self.decoder = checkpoint.build_decoder().to(self.device)
 
     # A text is a sequence of texts too; it is one image.
     @overload
@@ -149,7 +151,7 @@ class Captioner:
 
         `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
         """
-        found = search(self._decoder, regions, options.search, options.n_best, seeds)
+        found = search(self.decoder, regions, options.search, options.n_best, seeds)
         return [
             [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
             for hypotheses, geometry in zip(found, geometries, strict=True)
@@ -168,8 +170,9 @@ def load(
 
     The folder of a training run stands for its best checkpoint. The rest is as for `Captioner`.
     """
-    checkpoint = load_checkpoint(find_model(model))
-    return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress)
+    folder = find_model(model)
+    checkpoint, name = load_checkpoint(folder), model_name(folder)
+    return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress, name=name)
 
 
 def make_caption(hypothesis: Hypothesis, vocabulary: Vocabulary, geometry: Geometry, grid: tuple[int, int]) -> Caption:

@@ -58,6 +58,6 @@ class Caption:
 
         `style`, `width` (inches) and `dpi` are those of `captioner.overlays.word_grid`.
         """
-        from captioner.overlays import save_figure, word_grid  # matplotlib takes longer to import than to draw
+        from captioner.overlays import save_figure, word_grid  # most captions are never drawn
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)

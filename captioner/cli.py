@@ -15,9 +15,26 @@ from captioner import __version__
 from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
+from captioner.commands.evaluate import add_evaluate
+from captioner.commands.models import add_export, add_models
+from captioner.commands.overlay import add_overlay
 from captioner.commands.parts import complain
 from captioner.commands.serve import add_serve
 from captioner.commands.train import add_train
+
+COMMANDS = (
+    add_caption,
+    add_overlay,
+    add_serve,
+    add_describe,
+    add_features,
+    add_train,
+    add_evaluate,
+    add_export,
+    add_models,
+    add_inspect,
+    add_encoders,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="captioner", description="Image captioning with visible attention.")
     parser.add_argument("--version", action="version", version=f"captioner {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_caption, add_describe, add_features, add_train, add_inspect, add_encoders, add_serve):
+    for add in COMMANDS:
         add(commands)
     return parser
 

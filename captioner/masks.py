@@ -122,10 +122,12 @@ def visible_mask(weights: NDArray[np.float32], cells: int) -> NDArray[np.float32
     return np.clip(mask, 0, 1, out=mask)  # which rounding may leave
 
 
-def blend(pixels: NDArray[np.float32], mask: NDArray[np.float32], style: str, dpi: float) -> NDArray[np.float32]:
+def blend(
+    pixels: NDArray[np.float32], mask: NDArray[np.float32], style: str, dpi: float, *, top: int = 0
+) -> NDArray[np.float32]:
     """Return an image (height, width, 3) under a mask (height, width) in one of STYLES, hatched where it is NaN.
 
-    The lines of "contour" are not drawn: see `draw_contours`.
+    The lines of "contour" are not drawn: see `draw_contours`. Of a strip of a larger image, `top` is its first row.
     """
     unseen = np.isnan(mask)
     level = np.where(unseen, np.float32(0), mask)[..., None]  # (height, width, 1)
@@ -145,7 +147,7 @@ def blend(pixels: NDArray[np.float32], mask: NDArray[np.float32], style: str, dp
     else:
         blended = np.float32(0.85) * pixels + np.float32(0.15) * grey
     if unseen.any():
-        blended = np.where(unseen[..., None], _hatched(grey, dpi), blended)
+        blended = np.where(unseen[..., None], _hatched(grey, dpi, top), blended)
     clipped: NDArray[np.float32] = np.clip(blended, 0, 1, out=blended)
     return clipped
 
@@ -158,11 +160,11 @@ def colour_scale() -> NDArray[np.float32]:
     return colormaps["inferno"](np.arange(256))[:, :3].astype(np.float32)
 
 
-def _hatched(grey: NDArray[np.float32], dpi: float) -> NDArray[np.float32]:
+def _hatched(grey: NDArray[np.float32], dpi: float, top: int) -> NDArray[np.float32]:
     """Return pale grey (height, width, 1) with faint stripes: neither bright nor dim, as attention would be."""
     height, width = grey.shape[:2]
     period = max(_HATCH_INCHES * dpi, 4)
-    diagonal = np.add.outer(np.arange(height), np.arange(width)) % period  # (height, width)
+    diagonal = np.add.outer(np.arange(top, top + height), np.arange(width)) % period  # (height, width)
     stripe = (diagonal < period / 5)[..., None]
     pale = 0.76 + 0.20 * grey
     return np.where(stripe, pale - 0.09, pale).astype(np.float32)
@@ -187,4 +189,5 @@ def draw_contours(pixels: NDArray[np.float32], mask: NDArray[np.float32], dpi: f
 
 def to_levels(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return pixels of 0..1 as uint8, 0..255."""
-    return (pixels * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+    levels: NDArray[np.uint8] = (pixels * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+    return levels

@@ -1,4 +1,4 @@
-"""Caption scores in this process: BLEU and CIDEr-D as the COCO caption evaluation defines them.
+"""Caption scores in this process: BLEU, ROUGE-L and CIDEr-D as the COCO caption evaluation defines them.
 
 Captions are strings of tokens between spaces; tokenising them is the caller's choice, and part of the protocol.
 """
@@ -6,75 +6,106 @@ Captions are strings of tokens between spaces; tokenising them is the caller's c
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST = 4  # words of an n-gram
+from captioner.ngrams import LONGEST, Integers, Ngrams, count_ngrams, distinct, find, owners_of
+
 CIDER_SIGMA = 6.0  # width, in words, of the penalty on a length unlike the reference's
 CIDER_SCALE = 10.0
+ROUGE_BETA = 1.2  # how much more recall counts than precision
 # The COCO evaluation's guards against division by zero; they show in the score of a caption without any 4-gram.
 BLEU_SMALL, BLEU_TINY = 1e-9, 1e-15
 
-Scores = NDArray[np.float64]
-Ngram = tuple[str, ...]
-
-
-def count_ngrams(caption: str) -> list[Counter[Ngram]]:
-    """Return how often each n-gram occurs, a counter for each length from 1 to 4."""
-    words = caption.split()
-    return [Counter(zip(*(words[start:] for start in range(length)), strict=False)) for length in range(1, LONGEST + 1)]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Bleu:
-    """BLEU-1 to BLEU-4, 0..1: of all captions together (4,), and of each on its own (I, 4)."""
+    """BLEU-1 to BLEU-4, 0..1: of all captions together (4,), and of each on its own (I, 4).
 
-    corpus: Scores
-    captions: Scores
+    `statistics` (I, 10) are what `bleu_of` makes the scores of, after adding up those of the images in question:
+    n-grams that are in a reference too, by length, all n-grams by length, words, and words of the nearest reference.
+    """
+
+    corpus: Floats
+    captions: Floats
+    statistics: Floats
 
 
 def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Bleu:
     """Score one candidate for each of I images against the image's references."""
-    _check_references(references)
-    if len(candidates) != len(references):
-        raise ValueError(f"{len(candidates)} captions for {len(references)} images; expected one for each")
-    found = np.zeros((len(candidates), LONGEST))  # n-grams that a reference has too, clipped to its count
-    guessed = np.zeros((len(candidates), LONGEST))
-    lengths = np.zeros((len(candidates), 2))  # of the candidate and of the reference nearest in length
-    for index, (candidate, own) in enumerate(zip(candidates, references, strict=True)):
-        counts = [count_ngrams(reference) for reference in own]
-        for level, grams in enumerate(count_ngrams(candidate)):
-            guessed[index, level] = grams.total()
-            for gram, count in grams.items():
-                found[index, level] += min(count, max(levels[level][gram] for levels in counts))
-        length = len(candidate.split())
-        nearest = min((abs(len(reference.split()) - length), len(reference.split())) for reference in own)[1]
-        lengths[index] = length, nearest
-    corpus = _bleu(found.sum(axis=0, keepdims=True), guessed.sum(axis=0, keepdims=True), lengths.sum(axis=0)[None])
-    return Bleu(corpus[0], _bleu(found, guessed, lengths))
+    check_captions(candidates, references)
+    images = owners_of(references)  # (C,) of the captions that are references
+    total = len(candidates)
+    counted = count_ngrams([*candidates, *(text for own in references for text in own)])
+    statistics = np.zeros((total, 2 * LONGEST + 2))  # (I, 10)
+    for place, level in enumerate(counted.levels):
+        own = level.captions < total
+        # An n-gram counts at most as often as in the reference that has the most of it.
+        keys, numbers = np.unique(
+            level.key(images[level.captions[~own] - total], level.grams[~own]), return_inverse=True
+        )
+        most = np.zeros(len(keys), dtype=np.int64)
+        np.maximum.at(most, numbers, level.times[~own])
+        places, present = find(level.keys[own], keys)
+        found = np.minimum(level.times[own][present], most[places[present]])
+        statistics[:, place] = np.bincount(level.captions[own][present], found, total)
+        statistics[:, LONGEST + place] = np.maximum(counted.lengths[:total] - place, 0)
+    statistics[:, -2] = counted.lengths[:total]
+    statistics[:, -1] = _nearest(counted.lengths[:total], counted.lengths[total:], images)
+    return Bleu(bleu_of(statistics.sum(axis=0)), bleu_of(statistics), statistics)
 
 
-def _bleu(found: Scores, guessed: Scores, lengths: Scores) -> Scores:
-    """Return the geometric means of the precisions up to each length, with the penalty for brevity."""
+def _nearest(lengths: Integers, others: Integers, images: Integers) -> Integers:
+    """Return the length (I,) of each image's reference that is nearest to the candidate's, the shorter of two."""
+    order = np.lexsort((others, np.abs(others - lengths[images]), images))
+    return others[order][np.searchsorted(images, np.arange(len(lengths)))]
+
+
+def bleu_of(statistics: Floats) -> Floats:
+    """Return BLEU-1 to BLEU-4 (..., 4), 0..1, of sums (..., 10) of the statistics of captions."""
+    found, guessed = statistics[..., :LONGEST], statistics[..., LONGEST : 2 * LONGEST]
     precisions = (found + BLEU_TINY) / (guessed + BLEU_SMALL)
-    means = np.cumprod(precisions, axis=1) ** (1 / np.arange(1, LONGEST + 1))
-    ratio = (lengths[:, :1] + BLEU_TINY) / (lengths[:, 1:] + BLEU_SMALL)
-    penalty = np.exp(np.minimum(0.0, 1 - 1 / ratio))
-    scores: Scores = means * penalty
+    means = np.cumprod(precisions, axis=-1) ** (1 / np.arange(1, LONGEST + 1))
+    ratio = (statistics[..., -2:-1] + BLEU_TINY) / (statistics[..., -1:] + BLEU_SMALL)
+    scores: Floats = means * np.exp(np.minimum(0.0, 1 - 1 / ratio))
     return scores
 
 
-@dataclass(frozen=True)
-class _Weighted:
-    """One caption as vectors of weighted n-grams, one for each length."""
+def rouge_l(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Floats:
+    """Return ROUGE-L (I,), 0..1, of one candidate for each of I images; the score of them all is the mean."""
+    check_captions(candidates, references)
+    return np.array([_rouge_l(text, own) for text, own in zip(candidates, references, strict=True)])
 
-    vectors: list[dict[Ngram, float]]
-    norms: list[float]
-    length: int
+
+def _rouge_l(candidate: str, references: Sequence[str]) -> float:
+    # At single spaces, as the COCO evaluation does: an empty caption has one word there, the empty one.
+    words = candidate.split(" ")
+    places: dict[str, int] = {}  # where a word stands, as bits
+    for place, word in enumerate(words):
+        places[word] = places.get(word, 0) | 1 << place
+    precision = recall = 0.0
+    for reference in references:
+        others = reference.split(" ")
+        common = _common_subsequence(places, len(words), others)
+        precision, recall = max(precision, common / len(words)), max(recall, common / len(others))
+    if not precision or not recall:
+        return 0.0
+    return (1 + ROUGE_BETA**2) * precision * recall / (recall + ROUGE_BETA**2 * precision)
+
+
+def _common_subsequence(places: dict[str, int], length: int, others: list[str]) -> int:
+    """Return the length of the longest common subsequence, all of one row of its table at once as bits of a number."""
+    # A bit is 0 where the row rises by one; adding lets each match consume the nearest rise to its left.
+    row = everything = (1 << length) - 1
+    for word in others:
+        if matches := row & places.get(word, 0):
+            row = (row + matches) | (row - matches)
+    return length - (row & everything).bit_count()
 
 
 class CiderD:
@@ -87,45 +118,80 @@ class CiderD:
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
         _check_references(references)
         self.references = references
-        frequencies: Counter[Ngram] = Counter()
-        for own in references:
-            frequencies.update({gram for text in own for grams in count_ngrams(text) for gram in grams})
         self.log_images = math.log(len(references)) if references else 0.0
-        self.log_frequencies = {gram: math.log(count) for gram, count in frequencies.items()}
+        images = owners_of(references)
+        counted = count_ngrams(text for own in references for text in own)
+        self._words = counted.words
+        self._keys: list[Integers] = []  # rising, one for each n-gram of a length
+        self._log_frequencies: list[Floats] = []
+        for level in counted.levels:
+            different = len(level.heads)
+            pairs = distinct(level.key(images[level.captions], level.grams))
+            self._keys.append(level.heads * len(counted.words) + level.tails)
+            self._log_frequencies.append(np.log(np.bincount(pairs % max(different, 1), minlength=different)))
 
-    def score(self, candidates: Sequence[str], images: Sequence[int] | None = None) -> Scores:
+    def score(self, candidates: Sequence[str], images: Sequence[int] | None = None) -> Floats:
         """Return the score (C,), 0..10, of each candidate; `images` tells whose references each is held against."""
         images = range(len(self.references)) if images is None else images
         if len(images) != len(candidates):
             raise ValueError(f"{len(candidates)} candidates for {len(images)} images; expected one for each")
-        weighed = {image: [self._weigh(text) for text in self.references[image]] for image in set(images)}
-        pairs = zip(candidates, images, strict=True)
-        return np.array([self._score(self._weigh(text), weighed[image]) for text, image in pairs])
+        needed = sorted(set(images))
+        texts = [text for image in needed for text in self.references[image]]
+        sizes = np.array([len(self.references[image]) for image in needed], dtype=np.int64)
+        places = np.searchsorted(needed, np.asarray(images, dtype=np.int64)) if needed else np.zeros(0, dtype=np.int64)
+        # Each candidate against each reference of its image, P pairs: their numbers among all captions here.
+        own = np.repeat(np.arange(len(candidates)), sizes[places])  # (P,)
+        firsts = len(candidates) + (np.cumsum(sizes) - sizes)[places]
+        others = firsts[own] + _counting(sizes[places])  # (P,)
+        similarities = self._similarities(count_ngrams([*candidates, *texts]), own, others)
+        scores: Floats = CIDER_SCALE * np.bincount(own, similarities, len(candidates)) / (LONGEST * sizes[places])
+        return scores
 
-    def _weigh(self, caption: str) -> _Weighted:
-        known, log_images, levels = self.log_frequencies, self.log_images, count_ngrams(caption)
-        vectors = [
-            {gram: count * (log_images - known.get(gram, 0.0)) for gram, count in grams.items()} for grams in levels
-        ]
-        norms = [math.sqrt(sum(weight * weight for weight in vector.values())) for vector in vectors]
-        # The COCO evaluation takes the number of bigrams for the length; only differences of it matter.
-        return _Weighted(vectors, norms, levels[1].total())
+    def _similarities(self, counted: Ngrams, own: Integers, others: Integers) -> Floats:
+        """Return how alike the captions of P pairs are, 0..4 (P,): cosines of all lengths, less for unlike lengths."""
+        total = np.zeros(len(own))
+        for level, logs in zip(counted.levels, self._find_logs(counted), strict=True):
+            weights = level.times * (self.log_images - logs[level.grams])  # (E,)
+            norms = np.sqrt(np.bincount(level.captions, weights * weights, len(counted.lengths)))
+            bounds = np.searchsorted(level.captions, np.arange(len(counted.lengths) + 1))
+            sizes = np.diff(bounds)[own]
+            pairs = np.repeat(np.arange(len(own)), sizes)
+            entries = bounds[own][pairs] + _counting(sizes)  # the n-grams of each pair's first caption
+            places, present = find(level.key(others[pairs], level.grams[entries]), level.keys)
+            places, entries, pairs = places[present], entries[present], pairs[present]
+            # Clipped at the reference's weight, so that repeating a good word does not pay.
+            shared = np.minimum(weights[entries], weights[places]) * weights[places]
+            products = norms[own] * norms[others]
+            total += np.bincount(pairs, shared, len(own)) / np.where(products > 0, products, 1.0)
+        # The COCO evaluation takes the number of bigrams for the length.
+        bigrams = np.maximum(counted.lengths - 1, 0)
+        damped: Floats = total * np.exp(-((bigrams[own] - bigrams[others]) ** 2) / (2 * CIDER_SIGMA**2))
+        return damped
 
-    @staticmethod
-    def _score(candidate: _Weighted, references: list[_Weighted]) -> float:
-        total = 0.0
-        for reference in references:
-            similarity = 0.0
-            for own, other, norm, other_norm in zip(
-                candidate.vectors, reference.vectors, candidate.norms, reference.norms, strict=True
-            ):
-                if norm and other_norm:
-                    # Clipped at the reference's weight, so that repeating a good word does not pay.
-                    shared = sum(min(own[gram], other[gram]) * other[gram] for gram in own.keys() & other.keys())
-                    similarity += shared / (norm * other_norm)
-            difference = candidate.length - reference.length
-            total += similarity * math.exp(-(difference**2) / (2 * CIDER_SIGMA**2))
-        return CIDER_SCALE * total / (LONGEST * len(references))
+    def _find_logs(self, counted: Ngrams) -> list[Floats]:
+        """Return the logarithm of the number of images that have each n-gram (G,), by length; 0 for one of none."""
+        # From the numbers of these captions to those of all references; -1 for what no reference has.
+        words = np.array([self._words.get(word, -1) for word in counted.words], dtype=np.int64)
+        known, found = np.zeros(1, dtype=np.int64), []
+        for level, keys, logs in zip(counted.levels, self._keys, self._log_frequencies, strict=True):
+            heads, tails = known[level.heads], words[level.tails]
+            places, present = find(heads * len(self._words) + tails, keys)
+            present &= (heads >= 0) & (tails >= 0)
+            known = np.where(present, places, -1)
+            found.append(np.where(present, logs[places], 0.0) if len(logs) else np.zeros(len(places)))
+        return found
+
+
+def _counting(sizes: Integers) -> Integers:
+    """Return 0, 1, ... up to each size, one after another."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def check_captions(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raise ValueError unless there is one candidate for each image, and a reference or more."""
+    _check_references(references)
+    if len(candidates) != len(references):
+        raise ValueError(f"{len(candidates)} captions for {len(references)} images; expected one for each")
 
 
 def _check_references(references: Sequence[Sequence[str]]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from PIL import Image
 
+from captioner.figure_files import figure_bytes as figure_bytes
+from captioner.figure_files import save_figure as save_figure
 from captioner.masks import CaptionLike
 from captioner.masks import attention_map as attention_map
 from captioner.panels import Layout, Panels, check_figure
 from captioner.sheets import Sheet
-from captioner.sheets import figure_bytes as figure_bytes
-from captioner.sheets import save_figure as save_figure
 
 BAR_KEY = "bar: gate β, 0 to 1"
 

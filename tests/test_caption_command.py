@@ -136,6 +136,19 @@ def test_overlays_are_no_images_to_caption_and_are_made_up_for(place: Path, caps
     assert read(place / "photos" / "captions.jsonl") == before
 
 
+def test_a_gallery_holds_all_images_of_the_record(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("photos", "--gallery") == 1
+    assert "--gallery needs --out DIR" in capsys.readouterr().err
+    assert caption("photos", "--out", "out", "--gallery") == 0
+    assert caption("photos/more", "--out", "out", "--gallery") == 0  # what was there already is in it too
+    page = (place / "out" / "gallery.html").read_text()
+    names = [record["file_name"] for record in read(place / "out" / "captions.jsonl")]
+    assert len(names) == 8
+    assert all(name in page for name in names)
+    assert caption("photos/more", "--out", "out", "--existing", "overwrite") == 0
+    assert (place / "out" / "gallery.html").read_text() == page  # not asked for, not touched
+
+
 def test_bad_images_are_named_and_the_rest_is_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = place / "photos" / "0002.jpg"
     good = bad.read_bytes()

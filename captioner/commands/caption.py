@@ -66,6 +66,7 @@ def _add_output_arguments(group: Any) -> None:
     group.add_argument("--existing", choices=EXISTING, default="skip", help="what becomes of captions in DIR")
     group.add_argument("--attention", action="store_true", help="put the attention of each word into the record")
     group.add_argument("--overlays", action="store_true", help="draw where each word looked, into DIR/overlays")
+    group.add_argument("--gallery", action="store_true", help="a page to explore all captions in DIR, gallery.html")
     group.add_argument("--beside", action="store_true", help="also write a text file beside each image")
 
 
@@ -94,7 +95,14 @@ def run_caption(options: argparse.Namespace) -> int:
         batch_size=options.batch_size,
         workers=options.workers,
     )
-    keeping = Keeping(options.format, options.existing, options.attention, options.overlays, options.beside)
+    keeping = Keeping(
+        options.format,
+        options.existing,
+        attention=options.attention or options.gallery,
+        overlays=options.overlays,
+        gallery=options.gallery,
+        beside=options.beside,
+    )
     _check_output(options, keeping)
     folder = find_model(options.model)
     collection = _Collection(options)
@@ -129,8 +137,9 @@ def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
     wanted = {
         "--format": keeping.formats != ("jsonl",),
         "--existing": keeping.existing != "skip",
-        "--attention": keeping.attention,
+        "--attention": options.attention,
         "--overlays": keeping.overlays,
+        "--gallery": keeping.gallery,
         "--beside": keeping.beside,
     }
     if name := next((name for name, given in wanted.items() if given), None):

@@ -1,0 +1,262 @@
+"""`captioner overlay`: figures of where a model looked for each word, of images or of a record of captions."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from captioner.ahead import map_ahead
+from captioner.bundled import find_model
+from captioner.caption_options import CaptionOptions, make_options
+from captioner.captions import Caption
+from captioner.commands.parts import add_command, complain, positive, progress_bar
+from captioner.images import open_image, printable
+from captioner.masks import STYLES
+from captioner.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
+from captioner.sources import Source, expand_patterns, find_sources
+
+if TYPE_CHECKING:
+    from captioner.captioning import Captioner, Result
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One image, and its captions by one or two models, or why there are none."""
+
+    source: Source
+    captions: tuple[Caption, ...] = ()
+    error: str | None = None
+
+
+def add_overlay(commands: Any) -> None:
+    """Add `captioner overlay`."""
+    parser = add_command(commands, "overlay", run_overlay, "draw where a model looked for each word")
+    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, tar archives or glob patterns")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the figures")
+    parser.add_argument("--recursive", action="store_true", help="look into subfolders too")
+    parser.add_argument(
+        "--from",
+        dest="records",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="draw the captions.jsonl of `captioner caption --attention` instead; give two to compare them",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_model_arguments(parser.add_argument_group("model"))
+    _add_figure_arguments(parser.add_argument_group("figures"))
+
+
+def _add_model_arguments(group: Any) -> None:
+    group.add_argument(
+        "--model",
+        dest="models",
+        action="append",
+        metavar="NAME",
+        help="a bundled model or a checkpoint folder (default: the bundled); give two to compare them",
+    )
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say this")
+    group.add_argument("--beam", type=positive, metavar="K", help="captions followed side by side (default: 5)")
+    group.add_argument("--sample", action="store_true", help="draw words at random, as probable as they are")
+    group.add_argument("--temperature", type=float, metavar="T", help="of samples, below 1 for likelier words")
+    group.add_argument("--top-k", type=positive, metavar="N", help="sample among so many words only")
+    group.add_argument("--top-p", type=float, metavar="P", help="sample among the words that make up this share only")
+    group.add_argument("--seed", type=int, default=0, help="of sampled words and looks")
+
+
+def _add_figure_arguments(group: Any) -> None:
+    group.add_argument(
+        "--kind",
+        type=_list,
+        metavar="K,...",
+        help=f"any of {', '.join(KINDS)} (default: grid, or compare where there are two models)",
+    )
+    group.add_argument("--style", choices=STYLES, default="mask", help="how attention is shown")
+    group.add_argument(
+        "--format",
+        type=_list,
+        default=(),
+        metavar="F,...",
+        help=f"one of {', '.join(FIGURES)}, and for animations one of {', '.join(ANIMATIONS)} (default: png,gif)",
+    )
+    group.add_argument("--width", type=float, metavar="INCHES", help=f"of a figure (default: {WIDTH:g})")
+    group.add_argument("--dpi", type=positive, metavar="N", help=f"pixels an inch (default: {DPI})")
+    group.add_argument("--html", action="store_true", help="also a page to explore; without --kind, it alone")
+    group.add_argument("--samples", type=positive, default=3, metavar="N", help="rows of sampled looks")
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def run_overlay(options: argparse.Namespace) -> int:
+    """Draw the captions of images, or those of a record, into a folder."""
+    _check(options)
+    captioning = make_options(
+        beam=options.beam,
+        sample=options.sample,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed if options.sample else None,  # looks are drawn with it in any case
+    )
+    drawing = _drawing(options)
+    items, total = _from_records(options) if options.records else _from_models(options, captioning)
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = _Drawing(options, drawing)
+    drawn = work.draw(items, total)
+    if options.html:
+        from captioner.gallery import GALLERY, GalleryEntry, write_gallery
+
+        entries = (GalleryEntry(item.source.name, item.captions, item.source) for item in drawn)
+        write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
+    else:
+        deque(drawn, maxlen=0)
+    print(f"{options.out}: {work.summary()}")
+    return int(work.failed > 0)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise ValueError for arguments that do not go together."""
+    if options.records:
+        settings = ("paths", "models", "caption", "beam", "sample", "temperature", "top_k", "top_p")
+        if given := next((name for name in settings if getattr(options, name)), None):
+            shown = {"paths": "images", "models": "--model"}.get(given, f"--{given.replace('_', '-')}")
+            raise ValueError(f"--from draws what is recorded; it does not go with {shown}")
+    elif not options.paths:
+        raise ValueError("name images, or a record of captions with --from")
+    for name, given in (("--model", options.models), ("--from", options.records)):
+        if len(given or ()) > 2:
+            raise ValueError(f"{name} is given {len(given)} times; at most two are compared")
+
+
+def _drawing(options: argparse.Namespace) -> OverlayOptions:
+    named = options.records or options.models or []
+    kinds = options.kind
+    if not kinds and not options.html:
+        moving = options.format and set(options.format) <= set(ANIMATIONS)
+        kinds = ("compare",) if len(named) == 2 else ("animation",) if moving else ("grid",)
+    return OverlayOptions(
+        kinds or (),
+        options.style,
+        options.format,
+        options.width,
+        options.dpi,
+        options.samples,
+        options.seed,
+        _distinct([str(each) for each in named]),
+    )
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    """Return the last parts of paths, as many as tell them apart."""
+    parts = [[part for part in Path(name).parts if part not in ("best", "captions.jsonl")] or [name] for name in names]
+    short = [each[-1] for each in parts]
+    return tuple(short if len(set(short)) == len(short) else names)
+
+
+def _from_records(options: argparse.Namespace) -> tuple[Iterator[_Item], int]:
+    from captioner.recorded import read_recorded, recorded_captions
+
+    first, *others = options.records
+    second = {source.key: record for other in others for source, record in read_recorded(other)}
+
+    def read() -> Iterator[_Item]:
+        for source, record in read_recorded(first):
+            try:
+                if others and source.key not in second:
+                    raise ValueError(f"not in {others[0]}")
+                lines = (record, second[source.key]) if others else (record,)
+                yield _Item(source, tuple(recorded_captions(line)[0] for line in lines))
+            except ValueError as error:
+                yield _Item(source, error=str(error))
+
+    return read(), sum(1 for _ in read_recorded(first))
+
+
+def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[_Item], int]:
+    folders = [find_model(name) for name in options.models or [None]]
+    found = find_sources(expand_patterns(options.paths), recursive=options.recursive, leave_out=options.out)
+    sources = list(found)
+    if not sources:
+        hint = "" if options.recursive else "; --recursive looks into subfolders too"
+        raise ValueError(f"no images in {', '.join(map(printable, options.paths))}{hint}")
+    from captioner.captioning import load
+
+    models = [load(folder, device=options.device, progress=not options.quiet) for folder in folders]
+    if options.caption is not None:
+        _name_unknown(options, models)
+    results = zip(*(_captions(model, sources, options.caption, captioning) for model in models), strict=True)
+    return map(_join, results), len(sources)
+
+
+def _name_unknown(options: argparse.Namespace, models: list[Captioner]) -> None:
+    from captioner.forced import unknown_words
+
+    for name, model in zip(options.models or ["the model"], models, strict=True):
+        if unknown := unknown_words(model.vocabulary, options.caption):
+            complain(f"{name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
+
+
+def _captions(
+    model: Captioner, sources: Iterable[Source], text: str | None, captioning: CaptionOptions
+) -> Iterator[Result]:
+    if text is None:
+        from captioner.captioning import caption_images
+
+        return caption_images(model, sources, captioning)
+    from captioner.forced import force_images
+
+    return force_images(model, sources, text)
+
+
+def _join(results: tuple[Result, ...]) -> _Item:
+    error = next((result.error for result in results if result.error is not None), None)
+    return _Item(results[0].source, tuple(caption for each in results for caption in each.captions[:1]), error)
+
+
+class _Drawing:
+    """What was drawn, and what was not."""
+
+    def __init__(self, options: argparse.Namespace, drawing: OverlayOptions) -> None:
+        self.options, self.drawing = options, drawing
+        self.drawn = self.failed = 0
+        self.started = time.monotonic()
+
+    def draw(self, items: Iterator[_Item], total: int) -> Iterator[_Item]:
+        """Yield the images that were drawn, in order; name those that cannot be, and go on."""
+        from captioner.engines import available_cores
+
+        cores = available_cores()
+        with progress_bar("figures", quiet=self.options.quiet) as show:
+            for item in map_ahead(self._draw, items, workers=cores, ahead=2 * cores, name="draw"):
+                self.drawn, self.failed = self.drawn + (item.error is None), self.failed + (item.error is not None)
+                show(self.drawn + self.failed, total)
+                if item.error is None:
+                    yield item
+                else:
+                    name = printable(item.source.name)
+                    reason = item.error.removeprefix(f"{name}: ").removeprefix("image: ")  # the last is that of bytes
+                    complain(f"{name}: {reason}")
+
+    def _draw(self, item: _Item) -> _Item:
+        if item.error is not None:
+            return item
+        try:
+            image = open_image(item.source.open())
+            write_overlays(self.options.out, item.source.name, image, item.captions, self.drawing)
+        except ValueError as error:  # also of an image that has changed since
+            return replace(item, error=str(error))
+        return item
+
+    def summary(self) -> str:
+        """Return what was done in one line."""
+        rate = f" ({self.drawn / (time.monotonic() - self.started):.1f} a second)" if self.drawn else ""
+        what = ", ".join((*self.drawing.kinds, *(["page"] if self.options.html else [])))
+        return f"{what} of {self.drawn:,} image{'s' * (self.drawn != 1)}{rate}, {self.failed:,} failed"

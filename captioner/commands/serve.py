@@ -1,0 +1,66 @@
+"""`captioner serve`: a page to caption images on, and an address for programs."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from captioner.bundled import find_model
+from captioner.commands.parts import add_command, say
+
+# The project's own photographs; they are not part of an installed package.
+EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
+
+
+def add_serve(commands: Any) -> None:
+    """Add `captioner serve`."""
+    parser = add_command(commands, "serve", run_serve, "caption images on a page in the browser, or for programs")
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a bundled model or a checkpoint folder, more than once for a choice (default: all bundled)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; others than this let others in")
+    parser.add_argument("--port", type=_port, default=8000, help="port to listen on, 0 for any that is free")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--examples", type=Path, metavar="DIR", help="folder of images to try (default: the project's)")
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; choose from 0 to 65535")
+    return port
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise ValueError(f"serving needs {' and '.join(missing)}: pip install 'captioner[serve]'")
+    for model in options.model or [None]:
+        find_model(model)  # a wrong name is known before torch is
+    from captioner.served import find_examples, load_models
+    from captioner.serving import make_app
+    from captioner.web_guard import is_loopback
+    from captioner.web_server import address, listen, make_server
+
+    examples = find_examples(options.examples or EXAMPLES)
+    if options.examples and not examples:
+        raise ValueError(f"no images in {options.examples}; --examples names a folder of images")
+    with listen(options.host, options.port) as listener:
+        say(f"loading {', '.join(options.model) or 'the bundled models'} ...")
+        models = load_models(options.model, device=options.device, progress=True)
+        local = is_loopback(listener.getsockname()[0])
+        app = make_app(models, examples=examples, local=local)
+        names = ", ".join(model.name for model in models)
+        whom = "" if local else "; whoever reaches this machine may use it"
+        say(f"captioner serves {names} at {address(listener)} (Ctrl-C ends it){whom}")
+        with suppress(KeyboardInterrupt):  # the usual way to end a server is no failure
+            make_server(app).run(sockets=[listener])
+    say("ended")
+    return 0

@@ -1,0 +1,65 @@
+"""Where a model looks when it is made to say a given text: teacher forcing on one image after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captioner.ahead import map_ahead
+from captioner.captioning import Captioner, Result
+from captioner.captions import Caption
+from captioner.decoder import Decoder
+from captioner.images import Geometry, ImageError
+from captioner.sources import Source
+from captioner.vocabulary import Vocabulary, join_words, tokenize
+
+
+def unknown_words(vocabulary: Vocabulary, text: str) -> list[str]:
+    """Return the words of a text that a model cannot say, each once, in their order."""
+    return [word for word in dict.fromkeys(tokenize(text)) if word not in vocabulary]
+
+
+@torch.no_grad()
+def force_caption(
+    decoder: Decoder, vocabulary: Vocabulary, regions: Tensor, geometry: Geometry, grid: tuple[int, int], text: str
+) -> Caption:
+    """Return a text as the caption of one image of regions (1, L, D), with the looks it would have been said with.
+
+    Probabilities are those of the words after each other. A word that the model does not know has the probability 0,
+    and is read as the marker of unknown words, whose probability counts in `log_prob`.
+    """
+    words = tokenize(text)
+    if not words:
+        raise ValueError(f"the caption {text!r} has no words")
+    ids = torch.tensor([[vocabulary.encode(words)]], device=regions.device)  # (1, 1, T + 2)
+    outputs = decoder(regions, ids)
+    log_probs = outputs.logits[0, 0].float().log_softmax(dim=-1)  # (T + 1, V)
+    taken = log_probs.gather(1, ids[0, 0, 1:].unsqueeze(1)).squeeze(1)  # (T + 1,), of each word and the end
+    known = torch.tensor([word in vocabulary for word in words], device=regions.device)  # (T,)
+    return Caption(
+        join_words(words),
+        tuple(words),
+        (taken[:-1].exp() * known).cpu().numpy().clip(0, 1),
+        float(taken.sum()),
+        outputs.alpha[0, 0, :-1].float().cpu().numpy().reshape(-1, *grid),
+        outputs.beta[0, 0, :-1].float().mean(dim=-1).cpu().numpy().clip(0, 1).astype(np.float32),
+        geometry,
+    )
+
+
+def force_images(model: Captioner, sources: Iterable[Source], text: str, *, workers: int = 1) -> Iterator[Result]:
+    """Yield a text as the caption of each image, in order, or why the image was refused."""
+
+    def force(source: Source) -> Result:
+        try:
+            prepared = model.preprocessing.read(source.open())
+        except ImageError as error:
+            return Result(source, error=str(error))
+        regions = model.encode([prepared])  # (1, L, D)
+        caption = force_caption(model.decoder, model.vocabulary, regions, prepared.geometry, model.grid, text)
+        return Result(source, (caption,))
+
+    return map_ahead(force, sources, workers=workers, ahead=2 * workers, name="force")

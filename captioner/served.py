@@ -1,0 +1,68 @@
+"""What a server offers: models under names, and example images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from captioner.bundled import DEFAULT, bundled_models, find_model
+from captioner.captioning import Captioner
+from captioner.checkpoint import load_checkpoint
+from captioner.image_formats import Damaged, read_header
+from captioner.images import find_images
+
+EXAMPLES = 24  # shown at most
+_EXAMPLE_BYTES = 10_000_000
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model under the name that clients know it by, and the mode of its attention."""
+
+    name: str
+    captioner: Captioner
+    attention: str
+
+    def describe(self) -> dict[str, Any]:
+        """Return what clients are told of the model."""
+        model = self.captioner
+        about = {"name": self.name, "digest": model.digest, "attention": self.attention, "device": model.device}
+        return {**about, "grid": list(model.grid), "words": len(model.vocabulary)}
+
+
+def load_models(
+    models: Sequence[str | os.PathLike[str]], *, device: str = "auto", progress: bool = False
+) -> list[Served]:
+    """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not."""
+    # The first is the default of every request.
+    bundled: list[str | None] = [*sorted(bundled_models(), key=lambda name: name != DEFAULT)] or [None]
+    served: list[Served] = []
+    for folder in [find_model(model).resolve() for model in models or bundled]:
+        # The best checkpoint of a training run is known by its run.
+        plain = folder.parent.name if folder.name == "best" else folder.name
+        namesakes = sum(model.name == plain or model.name.startswith(f"{plain}-no-") for model in served)
+        checkpoint = load_checkpoint(folder)
+        captioner = Captioner(checkpoint, device=device, progress=progress)
+        name = f"{plain}-no-{namesakes + 1}" if namesakes else plain
+        served.append(Served(name, captioner, checkpoint.attention.mode))
+    return served
+
+
+def find_examples(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Return a folder's first images by name, with their paths and content types; none where there is no folder."""
+    found: dict[str, tuple[Path, str]] = {}
+    for path in find_images([folder]):
+        if len(found) == EXAMPLES:
+            break
+        try:
+            with path.open("rb") as file:
+                header = read_header(file.read(_EXAMPLE_BYTES))
+        except (OSError, Damaged):
+            continue
+        # Those that a browser cannot show would be no help, nor those too large to be sent back.
+        if header is not None and header.format != "TIFF":
+            found[path.name] = (path, f"image/{header.format.lower()}")
+    return found

@@ -1,0 +1,148 @@
+/* One image of the gallery: its thumbnail and caption, a word of which may be lit.
+ *
+ * An entry is {name, geometry, colour, captions, labels?, problem?}, the captions as viewer.js takes them, with their
+ * text and log_prob, and a geometry of their own where it is another; `picture` is the element whose text is the
+ * thumbnail in base64, read only while the card is near the screen.
+ */
+"use strict";
+
+const GalleryCard = (() => {
+  const BOX = 4 / 3; // width to height, as in gallery.css
+  // One canvas, for the one word that is lit.
+  const canvas = make("canvas", "");
+  canvas.setAttribute("aria-hidden", "true");
+
+  function make(tag, className, ...children) {
+    const element = document.createElement(tag);
+    element.className = className;
+    element.append(...children);
+    return element;
+  }
+
+  /* The probability of a caption for each of its words and its end: long captions can be compared with short ones. */
+  function perWord(caption) {
+    return Math.exp(caption.log_prob / (caption.words.length + 1));
+  }
+
+  /* How much larger than its box a thumbnail is: one of nearly the box's shape fills it, the others fit in. */
+  function zoom(ratio) {
+    const larger = Math.max(ratio / BOX, BOX / ratio);
+    return larger <= 1.15 ? larger : 1;
+  }
+
+  /* Text without accents and capitals, to search in. */
+  function plain(text) {
+    return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+  }
+
+  /* Where the words lie in a text, [start, stop] each; null where they are not all there. */
+  function wordPlaces(words, text) {
+    let from = 0;
+    const places = words.map((word) => {
+      const start = text.indexOf(word, from);
+      from = start + word.length;
+      return [start, from];
+    });
+    return places.every(([start]) => start >= 0) ? places : null;
+  }
+
+  /* The caption's text, its words in elements of their own. */
+  function splitCaption({ words, text }) {
+    const joined = wordPlaces(words, text) ? text : words.join(" ");
+    const nodes = [];
+    let end = 0;
+    wordPlaces(words, joined).forEach(([start, stop], index) => {
+      const word = make("span", "", joined.slice(start, stop));
+      word.dataset.word = index;
+      nodes.push(joined.slice(end, start), word);
+      end = stop;
+    });
+    return [...nodes, joined.slice(end)];
+  }
+
+  return class GalleryCard {
+    static make = make;
+    static perWord = perWord;
+    static plain = plain;
+
+    constructor(entry, index, picture) {
+      Object.assign(this, entry);
+      this.shortName = entry.name;
+      this.index = index;
+      this.picture = picture;
+      this.best = entry.captions[0];
+      this.certainty = perWord(this.best);
+      this.searched = plain([entry.name, ...entry.captions.map((caption) => caption.text)].join("\n"));
+      this.lit = null;
+      this.built = false;
+      this.element = make("li", "card");
+      this.element.dataset.index = index;
+    }
+
+    get address() {
+      return `data:image/jpeg;base64,${this.picture.textContent}`;
+    }
+
+    build() {
+      this.built = true;
+      this.image = Object.assign(document.createElement("img"), { alt: "", decoding: "async", draggable: false });
+      this.frame = make("span", "thumb-frame", this.image);
+      if (this.problem) this.frame.append(make("span", "thumb-problem", "The image could not be shown."));
+      const ratio = this.geometry.width / this.geometry.height;
+      this.frame.style.setProperty("--ratio", String(ratio));
+      this.frame.style.setProperty("--zoom", String(zoom(ratio)));
+      this.caption = make("span", "caption", ...splitCaption(this.best));
+      this.caption.dir = "auto";
+      const name = make("span", "", make("bdi", "", this.shortName));
+      name.title = this.name;
+      const certainty = make("span", "", `${this.certainty.toFixed(2)} per word`);
+      certainty.title = `Probability of the caption: ${Math.exp(this.best.log_prob).toPrecision(2)}`;
+      const text = make("span", "card-text", this.caption, make("span", "card-foot", name, certainty));
+      const thumb = make("span", "thumb", this.frame);
+      thumb.style.setProperty("--colour", this.colour);
+      this.link = make("a", "card-link", thumb, text);
+      this.link.href = `#image-${this.index + 1}`;
+      this.link.draggable = false;
+      this.element.append(this.link);
+    }
+
+    /* Be complete: the card is near the screen. */
+    approach() {
+      if (!this.built) this.build();
+      if (!this.image.hasAttribute("src")) this.image.src = this.address;
+    }
+
+    /* Let go of the picture: those of a large gallery would fill the memory. */
+    leave() {
+      if (this.built && this.lit === null) this.image.removeAttribute("src");
+    }
+
+    /* Show the attention of a word on the thumbnail, in a style of Attention.STYLES; none with null. */
+    light(word, style) {
+      if (this.lit === word) return;
+      this.caption.children[this.lit]?.classList.remove("lit");
+      this.lit = word;
+      if (word === null) {
+        canvas.remove();
+      } else {
+        this.caption.children[word].classList.add("lit");
+        this.draw(word, style);
+      }
+    }
+
+    async draw(word, style) {
+      if (!this.image.complete) await this.image.decode().catch(() => {});
+      if (this.lit !== word || !this.image.naturalWidth) return;
+      const scale = Math.min(window.devicePixelRatio || 1, 2);
+      const { clientWidth, clientHeight } = this.frame;
+      canvas.width = Math.max(Math.round(clientWidth * scale), 1);
+      canvas.height = Math.max(Math.round(clientHeight * scale), 1);
+      const context = canvas.getContext("2d", { willReadFrequently: true });
+      context.drawImage(this.image, 0, 0, canvas.width, canvas.height);
+      const pixels = context.getImageData(0, 0, canvas.width, canvas.height);
+      const { rows, columns, words } = Attention.unpack(this.best.attention);
+      context.putImageData(Attention.paint(pixels, words[word], rows, columns, this.geometry, style, scale), 0, 0);
+      this.frame.append(canvas);
+    }
+  };
+})();
