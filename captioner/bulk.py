@@ -14,7 +14,6 @@ from captioner.caption_options import CaptionOptions, Keeping
 from captioner.captioning import Captioner, Result, caption_images
 from captioner.captions import Caption
 from captioner.distributed import Processes
-from captioner.gallery import gallery_from_record
 from captioner.images import ImageError, open_image
 from captioner.outputs import (
     OVERLAYS,
@@ -27,6 +26,7 @@ from captioner.outputs import (
 )
 from captioner.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.sources import Source, is_in_share, name_key
+from captioner.web.gallery import gallery_from_record
 
 Found = TypeVar("Found")
 

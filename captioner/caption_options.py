@@ -23,6 +23,10 @@ class CaptionSettings(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     seed: int | None
+    length_power: float | None
+    minimum_length: int | None
+    maximum_length: int | None
+    no_repeat: int | None
     batch_size: int | None
 
 
@@ -73,6 +77,10 @@ def make_options(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
+    length_power: float | None = None,
+    minimum_length: int | None = None,
+    maximum_length: int | None = None,
+    no_repeat: int | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
 ) -> CaptionOptions:
@@ -88,7 +96,13 @@ def make_options(
     if beam is None and not sample:
         wanted, parts = max(SearchConfig.beam, n_best or 1), max(groups or 1, 1)
         of_beams["beam"] = -(-wanted // parts) * parts
-    given = {**of_beams, **of_samples, "method": "sample" if sample else "beam"}
+    of_both = {
+        "length_power": length_power,
+        "minimum_length": minimum_length,
+        "maximum_length": maximum_length,
+        "no_repeat": no_repeat,
+    }
+    given = {**of_beams, **of_samples, **of_both, "method": "sample" if sample else "beam"}
     del given["seed"]
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return CaptionOptions(SearchConfig(**settings), 1 if n_best is None else n_best, seed or 0, batch_size, workers)
@@ -99,9 +113,9 @@ class Keeping:
     """What is kept of each image, in which formats, and what becomes of captions that are there already.
 
     `existing` is "skip" (they stay), "overwrite" (those of the images given are made anew) or "error" (nothing is
-    done). `attention` puts attention grids into the record, `overlays` draws word grids, `gallery` writes a page to explore
-    the captions, for which the record needs attention, `beside` writes a text file beside each image, the one thing
-    that lies outside the folder.
+    done). `attention` puts attention grids into the record, `overlays` draws word grids, `gallery` writes a page to
+    explore the captions, for which the record needs attention, `beside` writes a text file beside each image, the one
+    thing that lies outside the folder.
     """
 
     formats: tuple[str, ...] = ("jsonl",)

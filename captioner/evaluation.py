@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner import __version__
-from captioner.bootstrap import (
+from captioner.captions import Caption
+from captioner.datasets import CaptionDataset, CaptionedImage
+from captioner.measures.bootstrap import (
     LEVEL,
     RESAMPLES,
     Difference,
@@ -27,12 +29,10 @@ from captioner.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.captions import Caption
-from captioner.datasets import CaptionDataset, CaptionedImage
-from captioner.diversity import Diversity, measure_diversity
+from captioner.measures.diversity import Diversity, measure_diversity
 
 if TYPE_CHECKING:
-    from captioner.scoring import Judge
+    from captioner.measures.scoring import Judge
 
 Values = NDArray[np.float64]
 GIT_SECONDS = 10.0  # longest wait for git's answer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from PIL import Image
 
-from captioner.figure_files import figure_bytes as figure_bytes
-from captioner.figure_files import save_figure as save_figure
-from captioner.masks import CaptionLike
-from captioner.masks import attention_map as attention_map
-from captioner.panels import Layout, Panels, check_figure
-from captioner.sheets import Sheet
+from captioner.figures.figure_files import figure_bytes as figure_bytes
+from captioner.figures.figure_files import save_figure as save_figure
+from captioner.figures.masks import CaptionLike
+from captioner.figures.masks import attention_map as attention_map
+from captioner.figures.panels import Layout, Panels, check_figure
+from captioner.figures.sheets import Sheet
 
 BAR_KEY = "bar: gate β, 0 to 1"
 
@@ -23,7 +23,7 @@ def word_grid(
     0..1 from left to right. `style` is "mask" (bright and coloured where the word looked, the rest dim and grey),
     "heat" (a colour scale over the grey image) or "contour" (lines around the highest weights). Each word's attention
     is shown from its own lowest to its own highest weight, but if these differ by less than uniform attention weighs,
-    with as much less contrast (see `captioner.masks.visible_mask`): uniform attention is flat. What the network did not
+    with as much less contrast (see `figures.masks.visible_mask`): uniform attention is flat. What the network did not
     see is pale and hatched.
     """
     check_figure(image, caption, style, width, dpi)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ from captioner.records import Record, read_lines
 from captioner.sources import ARCHIVE, Source, find_sources, name_key
 
 
-def recorded_captions(record: Record) -> list[Caption]:
+def recorded_captions(record: Record, source: Path | None = None) -> list[Caption]:
     """Return the captions of an image that a record made with attention holds, the best first.
 
-    Raises ValueError where it lacks what is needed to draw them.
+    `source` is the image, where it is known. Raises ValueError where the record lacks what is needed to draw them.
     """
     if "attention" not in record or "geometry" not in record:
         raise ValueError("the record holds no attention; make it with `captioner caption --attention`")
@@ -26,12 +27,25 @@ def recorded_captions(record: Record) -> list[Caption]:
         geometry = Geometry(int(width), int(height), (left, top, right, bottom), bool(flipped))
         if geometry.width < 1 or geometry.height < 1 or not (left < right and top < bottom):
             raise ValueError(f"its geometry is {geometry}")
-        return [_caption(fields, geometry) for fields in (record, *record.get("alternatives", ()))]
+        found = [_caption(fields, geometry, source) for fields in (record, *record.get("alternatives", ()))]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"the record is damaged: {type(error).__name__}: {error}") from None
+    return share_grid(found)
 
 
-def _caption(fields: Record, geometry: Geometry) -> Caption:
+def share_grid(captions: Sequence[Caption]) -> list[Caption]:
+    """Return captions of one model, those without words with the grid of the others, which their records do not tell.
+
+    Where none has words, all stay as they are.
+    """
+    grid = next((caption.attention.shape[1:] for caption in captions if caption.words), None)
+    if grid is None:
+        return list(captions)
+    none = np.zeros((0, *grid), dtype=np.float32)  # (0, rows, columns)
+    return [caption if caption.words else replace(caption, attention=none) for caption in captions]
+
+
+def _caption(fields: Record, geometry: Geometry, source: Path | None) -> Caption:
     words = tuple(map(str, fields["words"]))
     attention = np.asarray(fields["attention"], dtype=np.float32)  # (T, rows, columns)
     return Caption(
@@ -39,9 +53,10 @@ def _caption(fields: Record, geometry: Geometry) -> Caption:
         words,
         np.asarray(fields["probabilities"], dtype=np.float32),
         float(fields["log_prob"]),
-        attention if words else attention.reshape(0, 1, 1),  # of no words nothing tells the grid
+        attention if words else attention.reshape(0, 1, 1),  # see `share_grid`
         np.asarray(fields["beta"], dtype=np.float32),
         geometry,
+        source,
     )
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from captioner.captioning import make_caption
-from captioner.curves import draw_curves
 from captioner.datasets import CaptionedImage
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
+from captioner.figures.curves import draw_curves
 from captioner.files import write_whole
 from captioner.images import ImageError, Preprocessing, open_image
 from captioner.overlays import save_figure, word_grid

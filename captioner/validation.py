@@ -16,13 +16,13 @@ from captioner.distributed import Processes
 from captioner.encoder import Encoder
 from captioner.engines import make_engine
 from captioner.images import ImageError, read_ahead
+from captioner.measures.diagnostics import STILL
 from captioner.metrics import CiderD, bleu
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 from captioner.vocabulary import Vocabulary
 
 BATCH = 64  # images
-STILL = 0.02  # mean movement of the weights from word to word below which attention has collapsed
 
 ReadRegions = Callable[[Sequence[CaptionedImage]], NDArray[np.float16 | np.float32]]
 

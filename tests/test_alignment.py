@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from toy_captions import GRID, SIDE, caption_of, flat, one_cell
 
-from captioner.alignment import alignment_matrix, marginals
-from captioner.figure_files import figure_bytes
+from captioner.figures.alignment import alignment_matrix, marginals
+from captioner.figures.figure_files import figure_bytes
+from captioner.figures.masks import colour_scale, to_levels
+from captioner.figures.sheets import Label, Picture, Sheet
 from captioner.images import Preprocessing
-from captioner.masks import colour_scale, to_levels
-from captioner.sheets import Label, Picture, Sheet
 
 
 def tables(sheet: Sheet) -> list[Picture]:

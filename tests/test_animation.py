@@ -9,10 +9,10 @@ import pytest
 from PIL import Image, ImageColor
 from toy_captions import GRID, SIDE, SIZES, caption_of, flat, one_cell
 
-from captioner.animation import animation_bytes, animation_frames, save_animation
+from captioner.figures.animation import animation_bytes, animation_frames, save_animation
+from captioner.figures.masks import STYLES
+from captioner.figures.sheets import BRIGHT
 from captioner.images import Preprocessing
-from captioner.masks import STYLES
-from captioner.sheets import BRIGHT
 
 
 def marked(frame: Image.Image) -> list[int]:

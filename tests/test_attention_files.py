@@ -8,11 +8,11 @@ import pytest
 from data_folders import write_json
 from toy_captions import GRID, caption_of
 
-from captioner.attention_files import write_attention, write_lengths
 from captioner.datasets import CaptionedImage
-from captioner.diversity import measure_diversity
 from captioner.evaluation import Evaluation
 from captioner.images import Preprocessing
+from captioner.measures.attention_files import write_attention, write_lengths
+from captioner.measures.diversity import measure_diversity
 
 SIZE = (90, 70)  # ten pixels a cell
 

@@ -16,7 +16,7 @@ import pytest
 from toy_captioner import save_toy, write_images
 from toy_judge import ToyJudge
 
-import captioner.scoring
+import captioner.measures.scoring
 from captioner.cli import main
 from captioner.datasets import load_dataset
 from captioner.encoder import Encoder
@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 SUBJECTS, VERBS = ("a dog", "A man's dog", "the café", "two cats"), ("runs", "sits on the red boat", "is, naïve.")
 COMMAND = """
 import sys, time
-import toy_judge, captioner.scoring
+import toy_judge, captioner.measures.scoring
 from captioner.caption_folder import CaptionFolder
 from captioner.cli import main
 
@@ -38,7 +38,7 @@ def add_slowly(self, record):
     time.sleep({seconds})
 
 CaptionFolder.add_caption = add_slowly
-captioner.scoring.Judge = toy_judge.ToyJudge
+captioner.measures.scoring.Judge = toy_judge.ToyJudge
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -63,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, lite0: Encoder) -> Path:
 def place(home: Path, lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, to stand in, with a judge that needs no Java and an encoder that is loaded already."""
     monkeypatch.setattr("captioner.checkpoint.load_encoder", lambda config, progress: lite0)
-    monkeypatch.setattr(captioner.scoring, "Judge", ToyJudge)
+    monkeypatch.setattr(captioner.measures.scoring, "Judge", ToyJudge)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
     monkeypatch.chdir(home)
     return home

@@ -99,18 +99,18 @@ def start(*arguments: str) -> Running:
 # Limits that tests can wait for. The interrupt is ignored by a process that a shell has put into the background.
 PROGRAM = """
 import functools, os, signal, sys
-from captioner import serving, web_guard, web_server
+from captioner.web import guard, server, serving
 signal.signal(signal.SIGINT, signal.default_int_handler)
-make_server = web_server.make_server
+make_server = server.make_server
 def note_files(app):  # from when the server is ready to answer
     def note(event, arguments):
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             print("opened to write:", arguments[0], file=sys.stderr)
     sys.addaudithook(note)
     return make_server(app)
-web_server.make_server = note_files
+server.make_server = note_files
 serving.Limits = functools.partial(serving.Limits, body=1_000_000, upload_seconds=1.5)
-web_guard.LINGER_SECONDS, web_server.Connection.head_seconds, web_server.KEEP_SECONDS = 1.0, 1.5, 1
+guard.LINGER_SECONDS, server.Connection.head_seconds, server.KEEP_SECONDS = 1.0, 1.5, 1
 from captioner.cli import main
 sys.exit(main())
 """

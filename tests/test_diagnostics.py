@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from toy_captions import GRID, SIZES, caption_of, flat, one_cell
 
 from captioner.captions import Caption
-from captioner.diagnostics import diagnose, entropy, jensen_shannon, residual, total_variation
 from captioner.hypotheses import Hypothesis
 from captioner.images import Geometry
 from captioner.losses import attention_entropy, doubly_stochastic_penalty
+from captioner.measures.diagnostics import diagnose, entropy, jensen_shannon, residual, total_variation
 from captioner.validation import STILL, _movement
 
 REGIONS = GRID[0] * GRID[1]

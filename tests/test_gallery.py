@@ -19,16 +19,16 @@ from PIL import Image
 from toy_captions import GRID, SIDE, caption_of
 
 from captioner.captions import Caption
-from captioner.gallery import (
+from captioner.images import Geometry, Preprocessing
+from captioner.records import CAPTIONS, Origin, caption_record, to_line
+from captioner.web import VIEWER, VIEWER_STYLE, read_asset
+from captioner.web.gallery import (
     GALLERY,
     GalleryEntry,
     gallery_from_record,
     packed_caption,
     write_gallery,
 )
-from captioner.images import Geometry, Preprocessing
-from captioner.records import CAPTIONS, Origin, caption_record, to_line
-from captioner.web import VIEWER, VIEWER_STYLE, read_asset
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",

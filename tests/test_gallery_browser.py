@@ -15,10 +15,10 @@ from test_gallery import HOSTILE, picture, random_caption
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell
 
 from captioner.captions import Caption
-from captioner.gallery import GalleryEntry, write_gallery
+from captioner.figures.masks import attention_map, blend, visible_mask
 from captioner.images import Preprocessing
-from captioner.masks import attention_map, blend, visible_mask
 from captioner.web import VIEWER, read_asset
+from captioner.web.gallery import GalleryEntry, write_gallery
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

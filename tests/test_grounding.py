@@ -11,10 +11,10 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen
 
 from captioner.annotations import Problems
 from captioner.captions import Caption
-from captioner.grounding import METHODS, Grounding, covered_shares, measure_grounding
 from captioner.images import Box, Geometry, Preprocessing
-from captioner.instances import AnnotatedImage, Instance, Instances
-from captioner.object_names import CATEGORIES
+from captioner.measures.grounding import METHODS, Grounding, covered_shares, measure_grounding
+from captioner.measures.instances import AnnotatedImage, Instance, Instances
+from captioner.measures.object_names import CATEGORIES
 
 UNIFORM = np.full((1, *GRID), 1 / (GRID[0] * GRID[1]))
 

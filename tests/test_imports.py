@@ -12,21 +12,34 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "captioner"
 # Each layer may import from the layers before it, and from modules beside it that are listed before it.
 LAYERS = [
-    ["files", "checks", "ahead", "image_formats", "images", "archives", "sources"],
-    ["config", "vocabulary", "metrics", "losses"],
-    ["masks", "overlays", "captions", "records", "outputs", "caption_options", "caption_folder", "bundled"],
+    ["files", "checks", "ahead", "image_formats", "images", "archives", "sources", "config", "vocabulary", "losses"],
+    ["measures.ngrams", "metrics", "measures.java", "measures.java_metrics", "measures.scoring", "measures.bootstrap"],
+    ["measures.diversity", "measures.paper_rows", "measures.text_tables", "measures.word_classes"],
+    ["measures.object_names", "measures.common_errors", "measures.length_curves"],
+    ["figures.lettering", "figures.masks", "figures.sheets", "figures.vector_files", "figures.panels"],
+    ["figures.figure_files", "figures.alignment", "figures.animation", "figures.sampled_looks", "figures.word_images"],
+    ["overlays", "figures.comparison", "captions", "records", "recorded", "outputs", "figures.overlay_files"],
+    ["caption_options", "caption_folder", "bundled", "web", "web.gallery"],
     ["annotations", "readers", "datasets", "describe", "yaml_text", "settings", "experiment"],
+    ["measures.instances", "measures.grounding", "evaluation", "measures.results", "measures.score_tables"],
+    # Without torch up to here.
     ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines"],
     ["draws", "shared", "additive", "scores", "attention", "lstm", "word_gates", "decoder"],
-    ["hypotheses", "next_words", "sampling", "search", "checkpoint_files", "checkpoint"],
-    ["region_cache", "features", "inspection", "pictures", "captioning"],
+    ["hypotheses", "next_words", "sampling", "search", "checkpoint_files", "checkpoint", "exporting"],
+    ["region_cache", "features", "inspection", "pictures", "captioning", "forced"],
     ["batches", "distributed", "schedules", "rewards", "learner", "training_data", "validation"],
-    ["curves", "runs", "starting", "training", "bulk"],
-    ["commands.parts", "commands.data", "commands.train", "commands.encoders", "commands.caption"],
+    ["figures.curves", "runs", "starting", "training", "bulk", "measures.split_captions"],
+    ["measures.diagnostics", "figures.charts", "measures.analysis"],
+    ["reports.parts", "reports.figures", "reports.summary", "reports.scores", "reports.attention"],
+    ["reports.examples", "reports.errors", "reports.report"],
+    ["web.uploads", "web.guard", "web.request_queue", "web.served", "web.server", "web.serving"],
+    ["commands.parts", "commands.searching", "commands.data", "commands.train", "commands.encoders"],
+    ["commands.models", "commands.caption", "commands.overlay", "commands.evaluate", "commands.serve"],
     ["cli", "__main__"],
 ]
 ORDER = [name for layer in LAYERS for name in layer]
-TORCH_FREE = [*(name for layer in LAYERS[:4] for name in layer if name not in ("losses", "masks", "overlays")), "cli"]
+HEAVY = ("losses", "figures.vector_files")  # the one for torch, the other for matplotlib
+TORCH_FREE = [*(name for name in ORDER[: ORDER.index("efficientnet_lite")] if name not in HEAVY), "cli"]
 
 
 def own_imports(path: Path) -> set[str]:
@@ -34,7 +47,8 @@ def own_imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "captioner":
             module = node.module.partition(".")[2]
-            found |= {module} if module else {alias.name for alias in node.names if alias.name in ORDER}
+            names = {f"{module}.{alias.name}".lstrip(".") for alias in node.names} & set(ORDER)  # modules by themselves
+            found |= names or ({module} if module else set())
         elif isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("captioner.")}
     return found

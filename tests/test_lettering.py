@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, features
 
-from captioner import lettering
-from captioner.figure_files import figure_bytes
-from captioner.lettering import draw_text, font_families, font_file, is_right_to_left, text_width, visual_order
-from captioner.sheets import Label, Sheet
+from captioner.figures import lettering
+from captioner.figures.figure_files import figure_bytes
+from captioner.figures.lettering import draw_text, font_families, font_file, is_right_to_left, text_width, visual_order
+from captioner.figures.sheets import Label, Sheet
 
 SIZE = 40
 

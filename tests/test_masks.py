@@ -10,8 +10,8 @@ from awkward_images import ORIENTATIONS, exif, jpeg, stored
 from numpy.typing import NDArray
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
 
+from captioner.figures.masks import attention_map, visible_mask
 from captioner.images import Preprocessing, open_image
-from captioner.masks import attention_map, visible_mask
 
 
 def centroid(weights: NDArray[np.float32], size: tuple[int, int]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from toy_captioner import make_toy, write_images
 from captioner.captioning import Captioner
 from captioner.cli import main
 from captioner.encoder import Encoder
-from captioner.overlay_files import OverlayOptions
+from captioner.figures.overlay_files import OverlayOptions
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from awkward_images import ORIENTATIONS, exif, jpeg, stored
 from numpy.typing import NDArray
 from toy_captions import FITTINGS, SIDE, caption_of, one_cell, seen_box
 
-from captioner.animation import animation_frames
-from captioner.comparison import comparison
+from captioner.figures.animation import animation_frames
+from captioner.figures.comparison import comparison
+from captioner.figures.sampled_looks import looks_figure
+from captioner.figures.sheets import Outline, Picture, Sheet
+from captioner.figures.word_images import word_image
 from captioner.images import Preprocessing, open_image
 from captioner.overlays import word_grid
-from captioner.sampled_looks import looks_figure
-from captioner.sheets import Outline, Picture, Sheet
-from captioner.word_images import word_image
 
 GRID = (7, 7)
 SIZES = {"landscape": (280, 190), "portrait": (190, 280), "square": (210, 210)}

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell, seen_box
 
+from captioner.figures.lettering import text_width
+from captioner.figures.masks import STYLES
+from captioner.figures.sheets import Bar, Label, Picture, Sheet
+from captioner.figures.vector_files import make_figure
 from captioner.images import Preprocessing
-from captioner.lettering import text_width
-from captioner.masks import STYLES
 from captioner.overlays import figure_bytes, save_figure, word_grid
-from captioner.sheets import Bar, Label, Picture, Sheet
-from captioner.vector_files import make_figure
 
 STRANGE = ("$x_1^2$", "cost", "$5", "a_b", "^", "{", "\\alpha", "😀", "שלום", "مرحبا", "<b>&amp;")
 

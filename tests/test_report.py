@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from toy_report import BAD, GOOD, HOSTILE, REFERENCES, compare
 
-from captioner.analysis import Analysis, analyse
-from captioner.report import REPORT, write_report
-from captioner.report_examples import choose_examples, examples_section
-from captioner.report_figures import Charts, inline_svg
-from captioner.report_parts import Html, quote, tag, visible
-from captioner.report_summary import find_best
+from captioner.measures.analysis import Analysis, analyse
+from captioner.reports.examples import choose_examples, examples_section
+from captioner.reports.figures import Charts, inline_svg
+from captioner.reports.parts import Html, quote, tag, visible
+from captioner.reports.report import REPORT, write_report
+from captioner.reports.summary import find_best
 
 SECTIONS = ["scores", "protocol", "lengths", "attention", "diversity", "examples", "errors"]
 VOID = {"meta", "link", "img", "br", "hr"}

@@ -52,7 +52,7 @@ def test_rewards_prefer_the_image_s_own_captions() -> None:
 
 def test_a_caption_that_breaks_off_is_worth_less_than_one_that_ends() -> None:
     rewards = Rewards(CORPUS, VOCABULARY, 20)
-    ended = VOCABULARY.encode("a cat sleeps on the grass".split())
+    ended = VOCABULARY.encode(["a", "cat", "sleeps", "on", "the", "grass"])
     ids = torch.tensor([[ended, [PAD if word == END else word for word in ended]]])
     whole, cut = rewards.score(ids, [1])[0].tolist()
     assert whole > cut

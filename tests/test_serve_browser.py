@@ -22,9 +22,9 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 from captioner.captioning import Captioner
 from captioner.captions import Caption
 from captioner.encoder import Encoder
-from captioner.served import Served, find_examples
-from captioner.serving import make_app
-from captioner.web_server import address, listen, make_server
+from captioner.web.served import Served, find_examples
+from captioner.web.server import address, listen, make_server
+from captioner.web.serving import make_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -24,10 +24,10 @@ from captioner.caption_options import make_options
 from captioner.captioning import Captioner
 from captioner.encoder import Encoder
 from captioner.images import ImageError, Prepared
-from captioner.request_queue import CaptionQueue, QueueFull
-from captioner.served import Served, find_examples, load_models
-from captioner.serving import Limits, make_app
-from captioner.web_guard import Guard, is_loopback
+from captioner.web.guard import Guard, is_loopback
+from captioner.web.request_queue import CaptionQueue, QueueFull
+from captioner.web.served import Served, find_examples, load_models
+from captioner.web.serving import Limits, make_app
 
 HERE = "http://localhost"
 
@@ -428,7 +428,7 @@ def test_an_asker_who_leaves_is_not_waited_for(models: list[Served], photos: lis
 def test_an_asker_who_does_not_listen_is_not_waited_for(
     models: list[Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("captioner.web_guard.SEND_SECONDS", 0.05)
+    monkeypatch.setattr("captioner.web.guard.SEND_SECONDS", 0.05)
     queue = CaptionQueue()
     app = make_app(models, queue=queue)
 

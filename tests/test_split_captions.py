@@ -20,8 +20,8 @@ from captioner.checkpoint import Checkpoint
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.features import fill_cache
+from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
 from captioner.region_cache import RegionCache
-from captioner.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
 
 COUNT = 9
 OPTIONS = make_options(beam=3)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from captioner.text_tables import number, text_table, without_nan
+from captioner.measures.text_tables import number, text_table, without_nan
 
 
 def test_columns_are_aligned() -> None:

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell, seen_box
 
-from captioner import word_images
+from captioner.figures import word_images
+from captioner.figures.masks import STYLES
+from captioner.figures.word_images import save_word_images, word_file_names, word_image
 from captioner.images import Preprocessing
-from captioner.masks import STYLES
-from captioner.word_images import save_word_images, word_file_names, word_image
 
 
 @pytest.mark.parametrize("style", ["mask", "heat"])

@@ -15,8 +15,8 @@ from captioner.captions import Caption
 from captioner.datasets import CaptionedImage
 from captioner.evaluation import EvaluationSplit, Evaluator
 from captioner.images import Preprocessing
-from captioner.paper_rows import find_paper_rows
-from captioner.score_tables import Comparison
+from captioner.measures.paper_rows import find_paper_rows
+from captioner.measures.score_tables import Comparison
 
 SIZE = (60, 40)
 REFERENCES = (

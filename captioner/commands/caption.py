@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioner.bundled import find_model
-from captioner.caption_options import EXISTING, CaptionOptions, Keeping, make_options
+from captioner.caption_options import EXISTING, CaptionOptions, Keeping
 from captioner.commands.parts import add_command, complain, positive, progress_bar, say
+from captioner.commands.searching import add_search_arguments, read_search
 from captioner.images import printable
 from captioner.outputs import FORMATS, OVERLAYS
 from captioner.records import CAPTIONS
@@ -43,19 +44,11 @@ def add_caption(commands: Any) -> None:
     parser.add_argument("--batch-size", type=_automatic, default="auto", metavar="N", help="images at a time")
     parser.add_argument("--workers", type=positive, metavar="N", help="decoding threads (default: one a core)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar; without --out, no summary")
-    _add_search_arguments(parser.add_argument_group("search"))
+    searching = parser.add_argument_group("search")
+    searching.add_argument("--n-best", type=positive, metavar="N", help="captions of each image (default: 1)")
+    add_search_arguments(searching)
+    searching.add_argument("--seed", type=int, help="of samples (default: 0)")
     _add_output_arguments(parser.add_argument_group("output"))
-
-
-def _add_search_arguments(group: Any) -> None:
-    group.add_argument("--beam", type=positive, metavar="K", help="captions followed side by side (default: 5)")
-    group.add_argument("--groups", type=positive, metavar="G", help="of beams that make different captions")
-    group.add_argument("--n-best", type=positive, metavar="N", help="captions of each image (default: 1)")
-    group.add_argument("--sample", action="store_true", help="draw words at random, as probable as they are")
-    group.add_argument("--temperature", type=float, metavar="T", help="of samples, below 1 for likelier words")
-    group.add_argument("--top-k", type=positive, metavar="N", help="sample among so many words only")
-    group.add_argument("--top-p", type=float, metavar="P", help="sample among the words that make up this share only")
-    group.add_argument("--seed", type=int, help="of samples (default: 0)")
 
 
 def _add_output_arguments(group: Any) -> None:
@@ -83,18 +76,9 @@ def _formats(text: str) -> tuple[str, ...]:
 
 def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
-    captioning = make_options(
-        n_best=options.n_best,
-        beam=options.beam,
-        groups=options.groups,
-        sample=options.sample,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        workers=options.workers,
-    )
+    if options.seed is not None and not options.sample:
+        raise ValueError("seed goes with sample only")
+    captioning = read_search(options, n_best=options.n_best, workers=options.workers)
     keeping = Keeping(
         options.format,
         options.existing,

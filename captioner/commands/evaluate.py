@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.bootstrap import RESAMPLES
 from captioner.bundled import find_model
 from captioner.caption_options import EXISTING, CaptionOptions, make_options
 from captioner.commands.parts import add_command, complain, positive, progress_bar, say
 from captioner.config import SearchConfig
 from captioner.files import digest
 from captioner.images import printable
-from captioner.results import RESULTS, read_results
+from captioner.measures.bootstrap import RESAMPLES
+from captioner.measures.results import RESULTS, read_results
 from captioner.sources import is_in_share, name_key
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from captioner.captions import Caption
     from captioner.distributed import Processes
     from captioner.evaluation import EvaluationSplit
-    from captioner.score_tables import Comparison
+    from captioner.measures.score_tables import Comparison
 
 
 def add_evaluate(commands: Any) -> None:
@@ -188,7 +188,7 @@ def _caption_all(
 ) -> list[_Submission] | None:
     """Caption the split with each model; return the captions, None in all processes but the first."""
     from captioner.distributed import choose_own_device, joined_processes
-    from captioner.split_captions import read_captions
+    from captioner.measures.split_captions import read_captions
 
     device = choose_own_device(options.device)
     with joined_processes() as processes:
@@ -216,7 +216,7 @@ def _caption_one(
 
     from captioner.checkpoint import load_checkpoint
     from captioner.engines import available_cores
-    from captioner.split_captions import SplitCaptioner, caption_split, open_cache
+    from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache
 
     assert system.model is not None
     checkpoint = load_checkpoint(system.model)
@@ -262,11 +262,11 @@ def _score(
     search: dict[str, Any] | None,
 ) -> None:
     """Score captions, print the table, and write all files."""
-    from captioner.attention_files import write_attention, write_lengths
     from captioner.evaluation import Evaluator
-    from captioner.paper_rows import find_paper_rows
-    from captioner.score_tables import Comparison, write_comparison, write_evaluation
-    from captioner.scoring import Judge
+    from captioner.measures.attention_files import write_attention, write_lengths
+    from captioner.measures.paper_rows import find_paper_rows
+    from captioner.measures.score_tables import Comparison, write_comparison, write_evaluation
+    from captioner.measures.scoring import Judge
 
     with Judge() as judge:
         judge.start()
@@ -306,8 +306,8 @@ def _score(
 
 
 def _report(folder: Path, comparison: Comparison, split: EvaluationSplit, *, quiet: bool) -> None:
-    from captioner.analysis import analyse
-    from captioner.report import write_report  # matplotlib, which only a report needs
+    from captioner.measures.analysis import analyse
+    from captioner.reports.report import write_report  # matplotlib, which only a report needs
 
     path = write_report(folder, comparison, analyse(comparison, split.root))
     if not quiet:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.ahead import map_ahead
 from captioner.bundled import find_model
-from captioner.caption_options import CaptionOptions, make_options
+from captioner.caption_options import CaptionOptions
 from captioner.captions import Caption
 from captioner.commands.parts import add_command, complain, positive, progress_bar
+from captioner.commands.searching import add_search_arguments, read_search
+from captioner.figures.masks import STYLES
+from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
 from captioner.images import open_image, printable
-from captioner.masks import STYLES
-from captioner.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
 from captioner.sources import Source, expand_patterns, find_sources
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def _add_model_arguments(group: Any) -> None:
     )
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say this")
-    group.add_argument("--beam", type=positive, metavar="K", help="captions followed side by side (default: 5)")
-    group.add_argument("--sample", action="store_true", help="draw words at random, as probable as they are")
-    group.add_argument("--temperature", type=float, metavar="T", help="of samples, below 1 for likelier words")
-    group.add_argument("--top-k", type=positive, metavar="N", help="sample among so many words only")
-    group.add_argument("--top-p", type=float, metavar="P", help="sample among the words that make up this share only")
+    add_search_arguments(group)
     group.add_argument("--seed", type=int, default=0, help="of sampled words and looks")
 
 
@@ -98,23 +95,17 @@ def _list(text: str) -> tuple[str, ...]:
 def run_overlay(options: argparse.Namespace) -> int:
     """Draw the captions of images, or those of a record, into a folder."""
     _check(options)
-    captioning = make_options(
-        beam=options.beam,
-        sample=options.sample,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        seed=options.seed if options.sample else None,  # looks are drawn with it in any case
-    )
+    captioning = read_search(options)
     drawing = _drawing(options)
     items, total = _from_records(options) if options.records else _from_models(options, captioning)
     options.out.mkdir(parents=True, exist_ok=True)
     work = _Drawing(options, drawing)
     drawn = work.draw(items, total)
     if options.html:
-        from captioner.gallery import GALLERY, GalleryEntry, write_gallery
+        from captioner.web.gallery import GALLERY, GalleryEntry, write_gallery
 
-        entries = (GalleryEntry(item.source.name, item.captions, item.source) for item in drawn)
+        labels = drawing.names if len(drawing.names) > 1 else ()
+        entries = (GalleryEntry(item.source.name, item.captions, item.source, labels) for item in drawn)
         write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
     else:
         deque(drawn, maxlen=0)

@@ -24,12 +24,12 @@ import matplotlib
 import numpy as np
 from PIL import Image
 
-from captioner.alignment import alignment_matrix
-from captioner.animation import save_animation
 from captioner.captions import Caption
+from captioner.figures.alignment import alignment_matrix
+from captioner.figures.animation import save_animation
+from captioner.figures.sampled_looks import looks_figure
 from captioner.images import Preprocessing, find_images, open_image
 from captioner.overlays import save_figure, word_grid
-from captioner.sampled_looks import looks_figure
 
 EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 WORDS = ("a", "man", "in", "a", "red", "shirt", "is", "standing", "in", "front", "of", "a", "crowd")

@@ -21,10 +21,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from captioner.images import find_images
-from captioner.request_queue import BATCH, CaptionQueue
-from captioner.served import Served, load_models
-from captioner.serving import make_app
-from captioner.web_server import listen, make_server
+from captioner.web.request_queue import BATCH, CaptionQueue
+from captioner.web.served import Served, load_models
+from captioner.web.server import listen, make_server
+from captioner.web.serving import make_app
 
 EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 

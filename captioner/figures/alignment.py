@@ -1,0 +1,128 @@
+"""Words against places: how much weight each word gave to every region, row and column of the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captioner.figures.lettering import text_width
+from captioner.figures.masks import CaptionLike, colour_scale, to_levels
+from captioner.figures.panels import check_page
+from captioner.figures.sheets import GREY, PAPER, POINT, Bar, Label, Mark, Picture, Sheet, fitting_label
+
+# Lengths in inches.
+_MARGIN, _GAP = 0.05, 0.14
+_ROW = 0.17  # of a word
+_WORDS = 0.24  # the share of the width that words may take
+_SIDE, _SIDE_SHARE = 0.13, 0.17  # of a cell of rows and columns, and the share of the width that all of them may take
+_HEAD, _NUMBERS, _KEY_GAP, _KEY, _FOOT = 0.17, 0.13, 0.05, 0.05, 0.13
+
+_WORD_POINTS, _SMALL_POINTS = 7.5, 5.5
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """The weights of T words, each word's summing to one in every table; left and right are those of the original."""
+
+    regions: NDArray[np.float32]  # (T, rows * columns), row by row
+    rows: NDArray[np.float32]  # (T, rows), from the top
+    columns: NDArray[np.float32]  # (T, columns), from the left
+
+
+def marginals(caption: CaptionLike) -> Marginals:
+    """Return the weights of a caption's words by region, by row and by column."""
+    attention = caption.attention  # (T, rows, columns)
+    words, rows, columns = attention.shape
+    if caption.geometry.flipped:
+        attention = attention[:, :, ::-1]
+    return Marginals(attention.reshape(words, rows * columns), attention.sum(axis=2), attention.sum(axis=1))
+
+
+def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200) -> Sheet:
+    """Return a figure of three tables, a line for each word: its weights by region, by image row and by image column.
+
+    About `width` inches wide. Regions stand row by row of the image, with a thin line between rows, which are numbered
+    from the top as columns are from the left. Each table has its own colour scale from 0, shown below it, in which
+    equal steps look equal.
+    """
+    check_page(width, dpi)
+    tables = marginals(caption)
+    words, rows, columns = caption.attention.shape
+    points = _WORD_POINTS * POINT * dpi
+    widest = max((text_width(word, points) for word in caption.words), default=0)
+    left = int(min(widest, _WORDS * width * dpi) + (_MARGIN + 0.06) * dpi)
+    side = max(int(min(_SIDE, _SIDE_SHARE * width / max(rows, columns)) * dpi), 1)
+    gap, margin = int(_GAP * dpi), int(_MARGIN * dpi)
+    room = width * dpi - left - (rows + columns) * side - 2 * gap - margin
+    region = max(int(room / (rows * columns)), 1)
+    height = max(int(_ROW * dpi), 1)
+    top = int((_MARGIN + _HEAD) * dpi)
+    marks: list[Mark] = []
+    for index, word in enumerate(caption.words):
+        baseline, space = top + (index + 0.68) * height, left - margin - 0.06 * dpi
+        marks.append(fitting_label(left - 0.06 * dpi, baseline, word, _WORD_POINTS, dpi, space, side="right"))
+    table = _Table(top, height, dpi)
+    x = left
+    marks += table.draw(x, region, tables.regions, "region, row by row", [columns] * rows)
+    x += region * rows * columns + gap
+    marks += table.draw(x, side, tables.rows, "row", [1] * rows)
+    x += side * rows + gap
+    marks += table.draw(x, side, tables.columns, "column", [1] * columns)
+    bottom = top + words * height + int((_NUMBERS + _KEY_GAP + _KEY + _FOOT + _MARGIN) * dpi)
+    return Sheet(x + side * columns + margin, bottom, dpi, tuple(marks))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Where tables begin, and how high their lines are, in pixels."""
+
+    top: int
+    height: int
+    dpi: int
+
+    def draw(self, left: int, side: int, weights: NDArray[np.float32], title: str, groups: list[int]) -> list[Mark]:
+        """Return a table of weights (T, cells), each `side` pixels wide, numbered in groups of so many cells."""
+        words, cells = weights.shape
+        high = float(weights.max(initial=0)) or 1.0
+        shades = np.rint(weights / high * 255).astype(np.uint8)  # (T, cells)
+        colours = to_levels(colour_scale())  # (256, 3)
+        pixels = colours[shades.repeat(self.height, axis=0).repeat(side, axis=1)]  # (T * height, cells * side, 3)
+        width, bottom = cells * side, self.top + words * self.height
+        marks: list[Mark] = [
+            fitting_label(left, self.top - 0.05 * self.dpi, title, _SMALL_POINTS + 1, self.dpi, width, GREY)
+        ]
+        if words:
+            marks.append(Picture(left, self.top, pixels))
+        thin = max(round(0.004 * self.dpi), 1)
+        for word in range(1, words):  # a hair of paper between the lines keeps them apart
+            marks.append(Bar(left, self.top + word * self.height - thin // 2, width, thin, PAPER))
+        marks += self._numbers(left, side, groups, bottom, thin)
+        return marks + self._key(left, width, high, bottom)
+
+    def _numbers(self, left: int, side: int, groups: list[int], bottom: int, thin: int) -> list[Mark]:
+        marks: list[Mark] = []
+        pixels = _SMALL_POINTS * POINT * self.dpi
+        room = groups[0] * side
+        every = 1 + int(text_width(str(len(groups)), pixels) * 1.4 / room)  # numbers that have room
+        start = 0
+        for number, group in enumerate(groups, start=1):
+            if start and groups[0] > 1:
+                marks.append(Bar(left + start * side - thin // 2, self.top, thin, bottom - self.top, "#8c8c8c"))
+            if (number - 1) % every == 0:
+                middle, baseline = left + (start + group / 2) * side, bottom + 0.09 * self.dpi
+                marks.append(Label(middle, baseline, str(number), _SMALL_POINTS, GREY, "middle"))
+            start += group
+        return marks
+
+    def _key(self, left: int, width: int, high: float, bottom: int) -> list[Mark]:
+        """Return the colour scale below a table, with the weights at its ends."""
+        top, height = bottom + int((_NUMBERS + _KEY_GAP) * self.dpi), max(int(_KEY * self.dpi), 1)
+        scale = to_levels(colour_scale())[np.linspace(0, 255, width).round().astype(np.uint8)]  # (width, 3)
+        baseline = top + height + 0.1 * self.dpi
+        return [
+            Picture(left, top, np.broadcast_to(scale, (height, width, 3))),
+            Label(left, baseline, "0", _SMALL_POINTS, GREY),
+            Label(left + width, baseline, f"{high:.2f}", _SMALL_POINTS, GREY, "right"),
+        ]

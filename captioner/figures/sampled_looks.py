@@ -1,0 +1,85 @@
+"""Hard attention made visible: for each word the one cell that was looked at, in several draws."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from captioner.figures.masks import CaptionLike
+from captioner.figures.panels import Layout, Panels, check_figure
+from captioner.figures.sheets import Mark, Outline, Sheet
+
+_OUTLINE_POINTS = 0.8
+_SCALE = 0.72  # there are many panels
+
+
+def likeliest_looks(caption: CaptionLike) -> NDArray[np.int64]:
+    """Return the row and column of the cell of the highest weight for each of T words, (T, 2)."""
+    words, rows, columns = caption.attention.shape
+    best = caption.attention.reshape(words, rows * columns).argmax(axis=1)  # (T,)
+    return np.stack(np.divmod(best, columns), axis=1)
+
+
+def sample_looks(caption: CaptionLike, samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return the rows and columns of cells drawn for each of T words, as probable as their weights, (samples, T, 2).
+
+    These are looks s_t ~ Multinoulli(alpha_t), section 4.1, at the weights that the caption records. The same seed
+    gives the same looks, and of more samples the first are the same.
+    """
+    if samples < 1:
+        raise ValueError(f"samples is {samples}; it must be at least 1")
+    words, rows, columns = caption.attention.shape
+    weights = caption.attention.reshape(words, rows * columns).astype(np.float64)  # (T, L)
+    shares = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)  # (T, L)
+    uniform = np.random.default_rng(seed).random((samples, words, 1))  # (samples, T, 1)
+    drawn = (shares <= uniform).sum(axis=2).clip(max=rows * columns - 1)  # (samples, T)
+    return np.stack(np.divmod(drawn, columns), axis=2)
+
+
+def looks_figure(
+    image: Image.Image,
+    caption: CaptionLike,
+    *,
+    samples: int = 3,
+    seed: int = 0,
+    style: str = "mask",
+    width: float = 7.0,
+    dpi: int = 200,
+) -> Sheet:
+    """Return a figure of an upright image with a row of outlined cells for the likeliest looks and for each sample.
+
+    Above each panel stand the word and the weight of its cell. The rest is as for `captioner.overlays.word_grid`.
+    """
+    check_figure(image, caption, style, width, dpi)
+    words = len(caption.words)
+    tracks = {"likeliest": likeliest_looks(caption)}
+    tracks |= {f"sample {number}": looks for number, looks in enumerate(sample_looks(caption, samples, seed), start=1)}
+    geometry = caption.geometry
+    layout = Layout.fit(words, geometry.width / geometry.height, width, dpi, heads=1, tracks=len(tracks), scale=_SCALE)
+    panels = Panels(image, layout, style)
+    marks: list[Mark] = []
+    across = layout.columns - 1
+    for row in range(layout.rows):
+        marks += panels.draw_plain(row, 0, list(tracks)[row % len(tracks)])
+    if words:
+        marks += panels.draw_key(0, 0, None, "number: weight of the cell")
+    for word in range(words):
+        band, column = divmod(word, across)
+        attended = panels.draw_attention(0, 0, caption, word)  # the same in every row
+        for track, looks in enumerate(tracks.values()):
+            place = band * len(tracks) + track, column + 1
+            cell = int(looks[word, 0]), int(looks[word, 1])
+            marks += panels.move(attended, *place)
+            marks += panels.draw_label(*place, caption.words[word], float(caption.attention[word][cell]))
+            marks.append(_outline(caption, cell, layout, *place))
+    return Sheet(*layout.size, dpi, tuple(marks))
+
+
+def _outline(caption: CaptionLike, cell: tuple[int, int], layout: Layout, row: int, column: int) -> Outline:
+    geometry = caption.geometry
+    rows, columns = caption.attention.shape[1:]
+    left, top, right, bottom = geometry.cell_box(*cell, (rows, columns))
+    across, down = layout.panel[0] / geometry.width, layout.panel[1] / geometry.height
+    x, y = layout.panel_corner(row, column)
+    return Outline(x + left * across, y + top * down, x + right * across, y + bottom * down, _OUTLINE_POINTS)

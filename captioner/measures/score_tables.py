@@ -1,0 +1,220 @@
+"""Evaluations side by side, with the paper's scores and people's: one table as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from captioner.evaluation import Evaluation, Protocol
+from captioner.files import write_whole
+from captioner.images import printable
+from captioner.measures.bootstrap import SIGNIFICANT, Difference
+from captioner.measures.paper_rows import PaperRows
+from captioner.measures.results import RESULTS, write_image_scores, write_results
+from captioner.measures.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
+
+METRICS, COMPARISON = "metrics.json", "comparison"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Evaluations of the same images; all are compared with the first.
+
+    `humans` and the `paper`'s rows stand beside them, uncompared. `missing` tells what could not be computed.
+    """
+
+    protocol: Protocol
+    evaluations: tuple[Evaluation, ...]
+    humans: Evaluation | None = None
+    paper: PaperRows | None = None
+    missing: str | None = None
+
+    @property
+    def rows(self) -> tuple[Evaluation, ...]:
+        """All evaluations, people's last."""
+        return self.evaluations if self.humans is None else (*self.evaluations, self.humans)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in plain values for JSON."""
+        rows = [own.to_dict() for own in self.rows]
+        for row, own in list(zip(rows, self.evaluations, strict=False))[1:]:
+            differences = own.against(self.evaluations[0])
+            row["against"] = {
+                "name": self.evaluations[0].name,
+                "differences": {name: _plain(each) for name, each in differences.items()},
+            }
+        return {"protocol": asdict(self.protocol), "rows": rows, **self._beside()}
+
+    def of(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Return what is known of one of the evaluations, in plain values for JSON."""
+        return {**evaluation.to_dict(), "protocol": asdict(self.protocol), **self._beside()}
+
+    def _beside(self) -> dict[str, Any]:
+        return {"paper": None if self.paper is None else asdict(self.paper), "missing": self.missing}
+
+    def to_text(self) -> str:
+        """Return the tables and the protocol for a terminal."""
+        tables = [self.scores_table(), self.differences_table(), self.diversity_table()]
+        sections = [
+            *(table.to_text() for table in tables if table is not None),
+            "\n".join(self.notes()),
+            Table(self.protocol_lines(), wide=(0, 1)).to_text(),
+        ]
+        return "\n\n".join(sections) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the tables and the protocol as Markdown."""
+        tables = [self.scores_table(), self.differences_table(), self.diversity_table()]
+        sections = [
+            f"## {escape_markdown(self._title())}",
+            *(table.to_markdown() for table in tables if table is not None),
+            "\n".join(f"- {escape_markdown(note)}" for note in self.notes()),
+            Table((("protocol", ""), *self.protocol_lines()), wide=(0, 1)).to_markdown(),
+        ]
+        return "\n\n".join(sections) + "\n"
+
+    def _title(self) -> str:
+        return f"{printable(self.protocol.data)}, {printable(self.protocol.split)}"
+
+    def metrics(self) -> list[str]:
+        """Return the names of the scores that there are, in the order of the columns."""
+        found = dict.fromkeys(name for own in self.rows for name in own.scores)
+        return [*(name for name in LABELS if name in found), *(name for name in found if name not in LABELS)]
+
+    def scores_table(self) -> Table:
+        """Return scores with half the width of their intervals, ours, then people's, then the paper's."""
+        metrics = self.metrics()
+        rows = [self._head(self._title())]
+        for own in self.rows:
+            intervals, differs = own.intervals(), self._differing(own)
+            marks = {name: f"±{each.margin:.1f}{'*' * (name in differs)}" for name, each in intervals.items()}
+            rows.append((printable(own.name), *(_cell(own.scores.get(name), marks.get(name, "")) for name in metrics)))
+        for name, scores in (self.paper.rows if self.paper else {}).items():
+            rows.append((name, *(_cell(scores.get(metric)) for metric in metrics)))
+        return Table(rows)
+
+    def _head(self, title: str) -> tuple[str, ...]:
+        return (title, *map(label, self.metrics()))
+
+    def _differing(self, evaluation: Evaluation) -> set[str]:
+        """Return the scores in which an evaluation differs from the first."""
+        if evaluation not in self.evaluations[1:]:
+            return set()
+        differences = evaluation.against(self.evaluations[0])
+        return {name for name, each in differences.items() if each.is_significant}
+
+    def differences_table(self) -> Table | None:
+        """Return how the others differ from the first, their intervals and p values; None where there is but one."""
+        if len(self.evaluations) < 2:
+            return None
+        first, *others = self.evaluations
+        level = _per_cent(self.protocol.level)
+        show: Mapping[str, Callable[[Difference], str]] = {
+            "": lambda own: f"{own.value:+.1f}",
+            f"  {level} from": lambda own: f"{own.interval.low:+.1f}",
+            f"  {level} to": lambda own: f"{own.interval.high:+.1f}",
+            "  p": lambda own: f"{own.p:.3f}",
+        }
+        rows = [self._head(f"against {printable(first.name)}")]
+        for other in others:
+            found = other.against(first)
+            for part, cell in show.items():
+                cells = (cell(found[name]) if name in found else ABSENT for name in self.metrics())
+                rows.append((part or printable(other.name), *cells))
+        return Table(rows)
+
+    def diversity_table(self) -> Table:
+        """Return how much each system's captions differ."""
+        head = ("diversity", "distinct", "novel", "words used", "mean length", "commonest", "which")
+        rows = [head]
+        for evaluation in self.rows:
+            own = evaluation.diversity
+            rows.append(
+                (
+                    printable(evaluation.name),
+                    f"{own.distinct / own.captions:.1%}",
+                    ABSENT if own.novel is None else f"{own.novel / own.captions:.1%}",
+                    f"{own.vocabulary:,}",
+                    f"{own.mean_length:.1f}",
+                    f"{own.commonest_count / own.captions:.1%}",
+                    printable(own.commonest),
+                )
+            )
+        return Table(rows, wide=(0, len(head) - 1))
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the scores should know, one line each."""
+        protocol = self.protocol
+        notes = [f"scores are in per cent; ± is half the width of the {_per_cent(protocol.level)} interval over images"]
+        if len(self.evaluations) > 1:
+            first = printable(self.evaluations[0].name)
+            notes.append(f"* differs from {first} at p < {SIGNIFICANT}, each score by itself (paired bootstrap)")
+        if self.missing:
+            notes.append(f"missing: {self.missing}")
+        if self.humans is not None:
+            turns = self.humans.about["turns"]
+            notes.append(
+                f"humans: a reference of each image against the others, means over {turns} turns; "
+                "they have one reference fewer to meet than the other rows"
+            )
+        if self.paper is not None and self.paper.note:
+            notes.append(self.paper.note)
+        if protocol.left_out:
+            some = ", ".join(map(printable, protocol.left_out[:5]))
+            notes.append(f"left out, as they cannot be read: {len(protocol.left_out):,} images ({some})")
+        return notes
+
+    def protocol_lines(self) -> list[tuple[str, str]]:
+        """Return the protocol as names and values, and where each row's captions are from."""
+        protocol = self.protocol
+        fewest, most = protocol.references
+        part = "" if protocol.images == protocol.split_images else f" of {protocol.split_images:,}"
+        lines = [
+            ("data", f"{printable(protocol.data)} ({protocol.format}), {printable(protocol.split)}, {protocol.digest}"),
+            ("images", f"{protocol.images:,}{part}"),
+            ("references", f"{fewest} an image" if fewest == most else f"{fewest} to {most} an image"),
+            ("novel against", f"{protocol.training_captions:,} training captions"),
+            ("tokenizer", protocol.tokenizer),
+        ]
+        if protocol.search is not None:
+            settings = (f"{name.replace('_', ' ')} {value}" for name, value in protocol.search.items())
+            lines.append(("search", ", ".join(settings)))
+        lines += [
+            ("bootstrap", f"{protocol.resamples:,} resamples of the images, seed {protocol.seed}"),
+            ("code", protocol.code),
+        ]
+        for own in self.evaluations:
+            facts = (f"{name} {printable(str(value))}" for name, value in own.about.items())
+            lines.append((printable(own.name), ", ".join(facts)))
+        return lines
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _cell(score: float | None, mark: str = "") -> str:
+    return ABSENT if score is None else f"{score:.1f} {mark}".rstrip()
+
+
+def _plain(difference: Difference) -> dict[str, Any]:
+    interval = difference.interval
+    return {"difference": difference.value, "interval": [interval.low, interval.high], "p": difference.p}
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write comparison.txt, comparison.md and comparison.json into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{COMPARISON}.txt", comparison.to_text())
+    write_whole(folder / f"{COMPARISON}.md", comparison.to_markdown())
+    write_whole(folder / f"{COMPARISON}.json", json_text(comparison.to_dict()))
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation, comparison: Comparison) -> None:
+    """Write what is known of one evaluation: metrics.json, captions.json, images.jsonl and images.csv."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / METRICS, json_text(comparison.of(evaluation)))
+    write_results(folder / RESULTS, evaluation.images, evaluation.texts)
+    write_image_scores(folder, evaluation.images, evaluation.texts, evaluation.image_scores)

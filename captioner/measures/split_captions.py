@@ -1,0 +1,169 @@
+"""Captions of the images of a split, made into a folder once and read from there, with regions from a cache.
+
+Regions are rounded to half precision whether they come from a cache or not, so that a cache changes nothing but time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.ExifTags import Base as Tag
+from torch import Tensor
+
+from captioner.bulk import Report, caption_into
+from captioner.caption_options import CaptionOptions, Keeping
+from captioner.captioning import Captioner, Result
+from captioner.captions import Caption
+from captioner.checkpoint import Checkpoint
+from captioner.datasets import CaptionedImage
+from captioner.distributed import Processes
+from captioner.files import write_whole
+from captioner.images import Prepared, Preprocessing, printable
+from captioner.recorded import recorded_captions, share_grid
+from captioner.records import CAPTIONS, ERRORS, read_lines
+from captioner.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
+from captioner.sources import Source
+
+DATA = "data.json"  # which images the captions in a folder are of
+_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
+_NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+
+
+def open_cache(root: Path, checkpoint: Checkpoint) -> RegionCache | None:
+    """Return the cache below `root` of the regions that a model's encoder makes, None where there is none."""
+    identity = copy.deepcopy(checkpoint.encoder_identity)
+    identity["preprocessing"]["flip"] = False
+    folder = cache_folder(root, {"format": FORMAT_VERSION, **identity})
+    return RegionCache(folder) if (folder / "cache.json").is_file() else None
+
+
+@dataclass(frozen=True)
+class _Cached(Prepared):
+    """An image whose regions need not be computed."""
+
+    file_name: str
+
+
+@dataclass(frozen=True)
+class _ShortReading(Preprocessing):
+    """Reads no more than the size of an image whose regions are in a cache and still of the file as it is."""
+
+    cache: RegionCache | None = field(default=None, repr=False)
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)  # in the cache, by path
+
+    def read(self, source: str | os.PathLike[str] | bytes) -> Prepared:
+        """Open and fit an image file, or find that this is not needed."""
+        if self.cache is not None and not isinstance(source, bytes):
+            path = Path(source)
+            name = self.names.get(os.fspath(source), "")
+            record = self.cache.records.get(name)
+            if record is not None and record.is_of(path, read_stamp(path)):
+                return _Cached(_NO_PIXELS, self.geometry(*_upright_size(path)), name)
+        return super().read(source)
+
+
+def _upright_size(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        width, height = image.size
+        return (height, width) if image.getexif().get(Tag.Orientation, 1) in _SIDEWAYS else (width, height)
+
+
+class SplitCaptioner(Captioner):
+    """A model that captions the images of a split, and knows the regions of those that a cache has."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        images: Sequence[CaptionedImage],
+        cache: RegionCache | None = None,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Build the model of a checkpoint; the rest is as for `Captioner`."""
+        super().__init__(checkpoint, device=device, threads=threads, progress=progress)
+        self.cache = cache
+        names = {os.fspath(image.path): image.file_name for image in images}
+        self.preprocessing = _ShortReading(**vars(self.preprocessing), cache=cache, names=names)
+
+    def encode(self, prepared: Sequence[Prepared]) -> Tensor:
+        """Return the regions (B, L, D) of B images, from the cache where it has them."""
+        known = [index for index, image in enumerate(prepared) if isinstance(image, _Cached)]
+        new = [index for index, image in enumerate(prepared) if not isinstance(image, _Cached)]
+        parts = []
+        if known and self.cache is not None:
+            names = [image.file_name for image in prepared if isinstance(image, _Cached)]
+            parts.append(torch.from_numpy(self.cache.regions(names)).to(self.device).float())
+        if new:
+            parts.append(super().encode([prepared[index] for index in new]).half().float())
+        order = torch.tensor([*known, *new]).argsort().to(self.device)  # (B,)
+        return torch.cat(parts)[order]  # (B, L, D)
+
+
+def caption_split(
+    folder: Path,
+    model: Captioner,
+    images: Sequence[CaptionedImage],
+    options: CaptionOptions,
+    identity: Mapping[str, Any],
+    *,
+    existing: str = "skip",
+    processes: Processes | None = None,
+    listen: Callable[[Result], None] = lambda result: None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Report:
+    """Caption the images that the record in `folder` does not hold yet, with attention.
+
+    `identity` tells the data in plain values; a folder with captions of other data is refused, or emptied where
+    `existing` is "overwrite". The rest is as for `captioner.bulk.caption_into`.
+    """
+    processes = processes or Processes()
+    if processes.is_first:
+        _claim(folder, dict(identity), existing)
+    processes.wait()
+    sources = [Source(image.file_name, image.path) for image in images]
+    keeping = Keeping(existing=existing, attention=True)
+    return caption_into(folder, model, sources, options, keeping, processes=processes, listen=listen, progress=progress)
+
+
+def _claim(folder: Path, identity: dict[str, Any], existing: str) -> None:
+    """Write down what data the captions in a folder are of; raise ValueError where they are of other data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = None
+    except ValueError:
+        raise ValueError(f"{folder / DATA} is damaged; remove {folder} to start anew") from None
+    if found == identity:
+        return
+    if found is not None or (folder / CAPTIONS).exists():
+        if existing != "overwrite":
+            what = ", ".join(f"{key} {value}" for key, value in (found or {"data": "unknown"}).items())
+            raise ValueError(f"{folder} has captions of other images ({what}); name another folder, or overwrite")
+        for name in (CAPTIONS, ERRORS):
+            (folder / name).unlink(missing_ok=True)
+    write_whole(folder / DATA, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_captions(folder: Path, images: Collection[CaptionedImage]) -> dict[str, Caption]:
+    """Return the captions of images that the record in `folder` has, with their attention, by file name."""
+    paths = {image.file_name: image.path for image in images}
+    found = {}
+    for line in read_lines(folder / CAPTIONS):
+        if line.name in paths:
+            try:
+                found[line.name] = recorded_captions(line.record, paths[line.name])[0]
+            except ValueError as error:
+                raise ValueError(f"{folder / CAPTIONS}: {printable(line.name)}: {error}") from None
+    return dict(zip(found, share_grid(list(found.values())), strict=True))

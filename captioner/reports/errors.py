@@ -1,0 +1,102 @@
+"""The part of a report that tells the most common errors, with an example of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from captioner.evaluation import Evaluation
+from captioner.measures.analysis import Analysis, example_of
+from captioner.measures.common_errors import KINDS, LISTED, CommonErrors, WordCount, stem
+from captioner.measures.score_tables import Comparison
+from captioner.reports.examples import SYSTEMS
+from captioner.reports.parts import Html, join, quote, section, table, tag
+from captioner.vocabulary import tokenize
+
+_INTRO = (
+    "Found by counting words, and no cleverer than that. Words are compared by their stems, so that “dog” and “dogs”, "
+    "“ran” and “running” are the same; synonyms are not known, so that a “puppy” that all references call a dog counts "
+    "as an error. Content words leave out articles, prepositions, conjunctions, pronouns, adverbs, auxiliary verbs and "
+    "words such as “side” or “group”. What no reference says may still be true."
+)
+_PEOPLE = (
+    " The captions of people, each image's first reference against its others, show how much of each error is a matter "
+    "of taste."
+)
+
+
+def errors_section(comparison: Comparison, analysis: Analysis) -> Html:
+    """Return how common each kind of error is, and which words it is made of."""
+    rows = [own for own in comparison.rows if own.name in analysis.errors]
+    intro = _INTRO if comparison.humans is None else _INTRO + _PEOPLE
+    parts: list[Html] = [tag("p", intro), _kinds_table(rows, analysis)]
+    for own in comparison.evaluations[:SYSTEMS]:
+        if own.name not in analysis.errors:
+            continue
+        if len(comparison.evaluations) > 1:
+            parts.append(tag("h3", tag("bdi", own.name)))
+        parts += _word_tables(
+            own, analysis.errors[own.name], LISTED if len(comparison.evaluations) == 1 else LISTED // 2
+        )
+    return section("errors", "Most common errors", *parts)
+
+
+def _kinds_table(rows: list[Evaluation], analysis: Analysis) -> Html:
+    lines = []
+    for kind, meaning in KINDS.items():
+        tallies = [analysis.errors[own.name].kinds[kind] for own in rows]
+        totals = [analysis.errors[own.name].captions for own in rows]
+        shares = (f"{own.count / total:.1%}" for own, total in zip(tallies, totals, strict=True))
+        # Of the first that makes the error.
+        examples = (
+            own.texts[tally.example] for own, tally in zip(rows, tallies, strict=True) if tally.example is not None
+        )
+        shown = next(([tag("small", quote(text))] for text in examples if text), [])
+        lines.append([join([f"{meaning[:1].upper()}{meaning[1:]}", *shown]), *shares])
+    heads = ["the caption …", *(tag("bdi", own.name) for own in rows)]
+    caption = "Share of captions by kind of error, with an example; a caption may have several."
+    return table(caption, heads, lines, class_="kinds")
+
+
+def _word_tables(evaluation: Evaluation, errors: CommonErrors, listed: int) -> list[Html]:
+    """Return the words and pairs of words that are most often wrong, so many of each."""
+
+    def says(place: int, word: str) -> Html:
+        return quote(example_of(evaluation, place)[0], _is_form_of(word))
+
+    def expects(place: int, word: str) -> Html:
+        """Return the first reference that has a word."""
+        references = example_of(evaluation, place)[1]
+        marks = _is_form_of(word)
+        found = next((own for own in references if any(map(marks, own.split()))), references[0])
+        return tag("small", "a reference: ", quote(found, marks))
+
+    unsupported = [[*_counted(own), says(own.example, own.word)] for own in errors.unsupported[:listed]]
+    missed = [
+        [*_counted(own), join([quote(evaluation.texts[own.example]), expects(own.example, own.word)])]
+        for own in errors.missed[:listed]
+    ]
+    confusions = [
+        [
+            join([own.said, " for ", own.expected, tag("small", own.word_class)]),
+            f"{own.count:,}",
+            join([says(own.example, own.said), expects(own.example, own.expected)]),
+        ]
+        for own in errors.confusions[:listed]
+    ]
+    captions = {
+        "Words said where no reference has them, of all captions that say them.": unsupported,
+        "Words left out where more than half of the references have them, of all images where they do.": missed,
+        "One word for another of its class: the first is in no reference, the second in more than half.": confusions,
+    }
+    heads = ["word", "captions", "for example"]
+    return [table(caption, heads, rows, wide=(0, 2), class_="words") for caption, rows in captions.items() if rows]
+
+
+def _counted(own: WordCount) -> list[str]:
+    return [own.word, f"{own.count:,} of {own.cases:,}"]
+
+
+def _is_form_of(word: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a word of a text, with its punctuation, is a form of this one."""
+    wanted = stem(word)
+    return lambda other: any(stem(own) == wanted for own in tokenize(other))

@@ -1,0 +1,85 @@
+"""A report one can send: one HTML page that holds all it shows, and its figures as files beside it.
+
+The page asks nothing of any network, runs no script, works from a file and prints well.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from captioner.files import write_whole
+from captioner.measures.analysis import Analysis
+from captioner.measures.score_tables import Comparison
+from captioner.records import refuse_link
+from captioner.reports.attention import attention_section, lengths_section
+from captioner.reports.errors import errors_section
+from captioner.reports.examples import examples_section
+from captioner.reports.figures import Charts
+from captioner.reports.parts import Html, escape, join, tag
+from captioner.reports.scores import diversity_section, protocol_section, scores_section
+from captioner.reports.summary import summarise
+from captioner.web import read_asset
+
+REPORT = "report.html"
+# Pictures that the page holds itself, its own style, and nothing else; charts carry styles of their own.
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_CONTENTS = {
+    "scores": "Scores",
+    "protocol": "Protocol",
+    "lengths": "Quality by length",
+    "attention": "Attention",
+    "diversity": "Diversity",
+    "examples": "Captions",
+    "errors": "Errors",
+}
+
+
+def write_report(folder: Path, comparison: Comparison, analysis: Analysis, *, title: str | None = None) -> Path:
+    """Write report.html and figures/ into a folder, and return the path of the page.
+
+    The page is written last and whole or not at all. An image that cannot be read is named in its place.
+    """
+    if not comparison.rows:
+        raise ValueError("there are no evaluations to report; expected at least one system, or people")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / REPORT
+    refuse_link(path)
+    charts = Charts(folder)
+    protocol = comparison.protocol
+    shown = title or f"Captions of {protocol.data}, {protocol.split}"
+    body = join(
+        [
+            _head(shown, comparison),
+            tag("div", summarise(comparison, analysis), class_="summary"),
+            _contents(),
+            scores_section(comparison),
+            protocol_section(comparison),
+            lengths_section(analysis.curves, charts),
+            attention_section(analysis, charts),
+            diversity_section(comparison),
+            examples_section(comparison.evaluations, folder),
+            errors_section(comparison, analysis),
+        ],
+        "\n",
+    )
+    write_whole(path, _page(shown, body))
+    return path
+
+
+def _head(title: str, comparison: Comparison) -> Html:
+    protocol = comparison.protocol
+    names = [tag("bdi", own.name) for own in comparison.evaluations]
+    facts = [join(names, ", "), f"{protocol.images:,} images", protocol.code]
+    return tag("header", tag("h1", tag("bdi", title)), tag("p", join(filter(None, facts), " · "), class_="muted"))
+
+
+def _contents() -> Html:
+    links = (tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in _CONTENTS.items())
+    return tag("nav", tag("ul", *links), aria_label="Contents")
+
+
+def _page(title: str, body: Html) -> str:
+    parts = {"policy": _POLICY, "title": escape(title), "style": read_asset("report.css"), "body": body}
+    # In one go, so that nothing is looked for in what was put in.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read_asset("report.html"))

@@ -1,0 +1,153 @@
+"""A report in a paragraph: what the numbers say, in plain words, and no more than they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from captioner.evaluation import Evaluation
+from captioner.measures.analysis import Analysis
+from captioner.measures.score_tables import Comparison
+from captioner.measures.text_tables import label
+from captioner.reports.parts import Html, join, tag
+
+_MAIN = ("cider", "bleu4")  # the scores that a summary is of, of those that there are
+_PAPER_METRIC = "bleu4"
+_COUNTS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
+
+
+def summarise(comparison: Comparison, analysis: Analysis) -> Html:
+    """Return the paragraphs that a report begins with."""
+    if not comparison.evaluations:
+        return tag("p", "No system was evaluated; the scores below are those of people, held against each other.")
+    best = find_best(comparison.evaluations)
+    paragraphs: list[list[Html]] = [
+        [_subject(comparison), *_standing(comparison, best), *_beside(comparison, best)],
+        [*_diversity(best), *_attention(best, analysis), *_errors(comparison, best, analysis)],
+        [join([f"Not all metrics are here: {comparison.missing}."])] if comparison.missing else [],
+    ]
+    return join(tag("p", join(own, " ")) for own in paragraphs if own)
+
+
+def find_best(systems: Sequence[Evaluation]) -> Evaluation:
+    """Return the system with the highest CIDEr-D, or else BLEU-4, the first of several."""
+    return max(systems, key=lambda own: own.scores[main_metric(own)])
+
+
+def main_metric(evaluation: Evaluation) -> str:
+    """Return the name of the score that a system is judged by first."""
+    return next((metric for metric in _MAIN if metric in evaluation.scores), next(iter(evaluation.scores)))
+
+
+def name_of(evaluation: Evaluation) -> Html:
+    """Return the name of a system, told apart from the text around it."""
+    return tag("b", tag("bdi", evaluation.name))
+
+
+def signed(value: float, decimals: int = 1) -> str:
+    """Return a number with its sign, and a minus as wide as a plus."""
+    return f"{value:+.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def p_value(p: float) -> str:
+    """Return a p value that stays on one line."""
+    return f"p = {p:.3f}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _subject(comparison: Comparison) -> Html:
+    protocol = comparison.protocol
+    images = f"{protocol.images:,} images"
+    if protocol.images != protocol.split_images:
+        images = f"{protocol.images:,} of the {protocol.split_images:,} images"
+    count = len(comparison.evaluations)
+    who = (
+        join(["One system, ", name_of(comparison.evaluations[0]), ","])
+        if count == 1
+        else f"{_COUNTS.get(count, count)} systems"
+    )
+    return join([who, f" captioned {images} of the {protocol.split} split of {protocol.data}."])
+
+
+def _standing(comparison: Comparison, best: Evaluation) -> list[Html]:
+    """Return sentences on the best system, and on the one after it."""
+    metric, level = main_metric(best), f"{comparison.protocol.level:.0%}"
+    interval = best.intervals()[metric]
+    scored = f"{best.scores[metric]:.1f} {label(metric)} ({level} interval {interval.low:.1f} to {interval.high:.1f})"
+    others = [own for own in comparison.evaluations if own is not best and metric in own.scores]
+    if not others:
+        more = [f"{best.scores[own]:.1f} {label(own)}" for own in _MAIN if own in best.scores and own != metric]
+        return [join(["It scores ", scored, *(f" and {own}" for own in more), "."])]
+    second = find_best(others)
+    differences = best.against(second)
+    difference = differences[metric]
+    ahead = [own for own, each in differences.items() if each.is_significant and each.value > 0]
+    verdict = (
+        f"more than chance explains ({p_value(difference.p)})"
+        if difference.is_significant
+        else f"no more than chance explains ({p_value(difference.p)})"
+    )
+    low, high = difference.interval.low, difference.interval.high
+    return [
+        join([name_of(best), f" is the best of them with {scored}."]),
+        join(
+            [
+                f"That is {difference.value:.1f} above ",
+                name_of(second),
+                f" ({signed(low)} to {signed(high)}), {verdict}; it is significantly ahead of it in ",
+                f"{len(ahead)} of {len(differences)} scores.",
+            ]
+        ),
+    ]
+
+
+def _beside(comparison: Comparison, best: Evaluation) -> list[Html]:
+    """Return sentences on people and on the paper."""
+    sentences = []
+    humans, paper, metric = comparison.humans, comparison.paper, main_metric(best)
+    if humans is not None:
+        reached = f"{humans.scores[metric]:.1f} {label(metric)}"
+        sentences.append(
+            join([f"People, each held against the others, reach {reached}, with one reference fewer to meet."])
+        )
+    theirs = {name: own[_PAPER_METRIC] for name, own in (paper.rows if paper else {}).items() if _PAPER_METRIC in own}
+    if paper is not None and theirs and _PAPER_METRIC in best.scores:
+        listed = " and ".join(f"{score:.1f} ({name})" for name, score in theirs.items())
+        roughly = "on other images, so that the two can be held against each other only roughly"
+        where = roughly if paper.note else "on the same images"
+        own = f" has {best.scores[_PAPER_METRIC]:.1f}, the paper {listed}, {where}."
+        sentences.append(join([f"In {label(_PAPER_METRIC)} ", name_of(best), own]))
+    return sentences
+
+
+def _diversity(best: Evaluation) -> list[Html]:
+    own = best.diversity
+    novel = "" if own.novel is None else f", and {own.novel / own.captions:.0%} are not among the training captions"
+    return [join(["Of ", name_of(best), f"'s captions {own.distinct / own.captions:.0%} are distinct{novel}."])]
+
+
+def _attention(best: Evaluation, analysis: Analysis) -> list[Html]:
+    sentences = []
+    found = analysis.diagnostics.get(best.name)
+    if found is not None and found.collapsed == found.collapsed:  # NaN where no caption has two words
+        still = f"{found.collapsed:.0%} of the captions have" if found.collapsed else "no caption has"
+        sentences.append(
+            f"From word to word {found.overall.movement:.0%} of the attention moves; {still} attention that stays in "
+            "place."
+        )
+    grounded = analysis.grounding.get(best.name)
+    if grounded is not None and grounded.overall.words:
+        pointing = grounded.overall.pointing
+        sentences.append(
+            f"When a word names an object, attention peaks inside a box of it {pointing['attention'].value:.0%} of the "
+            f"time, the image's centre lies in one {pointing['centre'].value:.0%} of the time."
+        )
+    return [join([sentence]) for sentence in sentences]
+
+
+def _errors(comparison: Comparison, best: Evaluation, analysis: Analysis) -> list[Html]:
+    found = analysis.errors.get(best.name)
+    if found is None:
+        return []
+    count = found.kinds["missed"].count / found.captions
+    people = analysis.errors.get(comparison.humans.name) if comparison.humans else None
+    beside = f" (people's {people.kinds['missed'].count / people.captions:.0%})" if people else ""
+    return [join([f"{count:.0%} of the captions{beside} leave out a word that most people use for the image."])]
