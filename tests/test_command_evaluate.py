@@ -21,6 +21,7 @@ from captioner.cli import main
 from captioner.datasets import load_dataset
 from captioner.encoder import Encoder
 from captioner.features import fill_cache
+from captioner.measures.diagnostics import diagnose
 
 COUNT = 16
 TESTS = Path(__file__).parent
@@ -191,7 +192,13 @@ def test_several_models_results_and_people(place: Path, tmp_path: Path, capsys: 
     assert not (out / "metrics.json").exists()
 
 
-def test_a_report_to_send(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_to_send(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr(
+        "captioner.measures.analysis.diagnose", lambda captions: measured.append(len(captions)) or diagnose(captions)
+    )
     results = write_some(tmp_path / "theirs.json")
     out, folder = tmp_path / "out", tmp_path / "deep" / "report"
     arguments = ["one", "data", "--results", str(results), "--human", "--out", str(out), "--report", str(folder)]
@@ -201,6 +208,9 @@ def test_a_report_to_send(place: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert all(name in page for name in ("one", "theirs", "humans, one left out", "CIDEr-D"))
     assert (folder / "figures" / "best-1.png").exists()
     assert not (out / "report.html").exists()
+    assert measured == [COUNT]  # once, for the page and for the files
+    collapsed = read(out / "one" / "diagnostics.json")["collapsed"]
+    assert f"{collapsed:.1%}" in page
     assert evaluate("one", "data", "--out", str(out), "--report", str(results)) == 1
     assert "theirs.json is not a folder" in capsys.readouterr().err
 

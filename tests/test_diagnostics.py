@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from captioner.captions import Caption
 from captioner.hypotheses import Hypothesis
 from captioner.images import Geometry
 from captioner.losses import attention_entropy, doubly_stochastic_penalty
-from captioner.measures.diagnostics import diagnose, entropy, jensen_shannon, residual, total_variation
-from captioner.validation import STILL, _movement
+from captioner.measures.diagnostics import STILL, diagnose, entropy, jensen_shannon, residual, total_variation
+from captioner.validation import Findings, _movement
 
 REGIONS = GRID[0] * GRID[1]
 SQUARE = Geometry(90, 70, (0.0, 0.0, 90.0, 70.0))
@@ -101,6 +102,7 @@ def test_collapse_is_what_validation_calls_so() -> None:
     captions = [caption(0.9 * STILL), caption(1.1 * STILL)]
     movements = [_movement([_hypothesis(own)]) for own in captions]
     assert movements == pytest.approx([0.9 * STILL, 1.1 * STILL], rel=1e-4)
+    assert [Findings({"movement": own}, []).is_collapsed for own in movements] == [True, False]
     found = [diagnose([own]) for own in captions]
     assert [own.overall.movement for own in found] == pytest.approx(movements, rel=1e-4)
     assert [own.collapsed for own in found] == [1.0, 0.0]
@@ -132,15 +134,15 @@ def test_what_is_missing_is_none_in_json_and_a_dash_in_the_table() -> None:
     found = diagnose([nothing(), looks((0, 0))])
     assert (found.captions, found.empty) == (2, 1)
     assert found.residual_sum == pytest.approx(REGIONS - 1)  # of the caption that has words
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["collapsed"] is None
     assert plain["positions"][0]["movement"] is None
     assert plain["overall"]["entropy"] == 0.0
-    assert "word 1" in found.table()
+    assert "word 1" in found.to_text()
     empty = diagnose([nothing()])
     assert (empty.overall.words, empty.positions, empty.classes) == (0, (), {})
-    assert json.loads(json.dumps(empty.to_json(), allow_nan=False))["residual"] is None
-    assert "-" in empty.table()
+    assert json.loads(json.dumps(empty.to_dict(), allow_nan=False))["residual"] is None
+    assert "-" in empty.to_text()
 
 
 def test_a_single_region_leaves_nothing_to_spread_over() -> None:
@@ -155,6 +157,13 @@ def test_refuses_nothing_and_several_grids() -> None:
     other = caption_of(random_attention(2, grid=(2, 3)), SQUARE)
     with pytest.raises(ValueError, match="2 x 3, 7 x 9"):
         diagnose([looks((0, 0)), other])
+
+
+def test_the_grid_is_that_of_the_captions_with_words() -> None:
+    silent = replace(nothing(), attention=np.zeros((0, 1, 1), dtype=np.float32))
+    assert diagnose([silent, looks((0, 0))]) == diagnose([nothing(), looks((0, 0))])
+    assert diagnose([silent, looks((0, 0))]).regions == REGIONS
+    assert diagnose([silent, nothing()]).empty == 2
 
 
 def test_half_precision_does_not_lift_the_entropy_above_its_bound() -> None:

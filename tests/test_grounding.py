@@ -139,7 +139,7 @@ def test_objects_that_are_not_there_are_counted_apart() -> None:
     assert found.absent == {"person": 1, "skateboard": 1}
     assert list(found.categories) == ["dog"]
     assert found.absent_share == pytest.approx(2 / 3)
-    assert "not there: 2 (66.7%)" in found.table()
+    assert "not there: 2 (66.7%)" in found.to_text()
 
 
 @pytest.mark.parametrize("words", [(), ("the",), ("two", "red", "umbrellas")])
@@ -151,9 +151,9 @@ def test_captions_that_name_nothing_to_be_found(words: tuple[str, ...]) -> None:
     found = measure_grounding([caption], [1], annotate((90, 70)))
     assert (found.overall.words, found.overall.images, found.categories) == (0, 0, {})
     assert all(math.isnan(score.value) for score in found.overall.pointing.values())
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["overall"]["mass"]["attention"]["value"] is None
-    assert "all names" in found.table()
+    assert "all names" in found.to_text()
     assert measure_grounding([], [], annotate((90, 70))).captions == 0
 
 
@@ -165,7 +165,7 @@ def test_boxes_fit_a_smaller_copy_and_not_an_image_that_was_turned() -> None:
     assert found.overall.mass["uniform"].value == pytest.approx(0.5)
     turned = ground(caption_of(UNIFORM, Preprocessing(SIDE).geometry(427, 640), ("dog",)), instances)
     assert (turned.misfits, turned.overall.words) == (1, 0)
-    assert "left out 1 images" in turned.table()
+    assert "left out 1 images" in turned.to_text()
 
 
 def test_categories_that_the_annotators_did_not_look_for_are_not_judged() -> None:
@@ -196,7 +196,7 @@ def test_intervals_are_over_images_and_advantages_on_the_same_draws() -> None:
     assert centre.advantage.interval == score.interval
     assert found.categories["dog"].images == 8
     assert measure_grounding(captions, range(8), instances, resamples=400) == found
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_images_without_annotations_and_uneven_lists_are_refused() -> None:

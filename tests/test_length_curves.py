@@ -91,15 +91,15 @@ def test_a_lead_that_grows_with_length_is_seen(curves: LengthCurves) -> None:
     assert trend.value == pytest.approx(last.value - curves.models["steady"][0].against["bleu4"].value)
     assert trend.interval.low > 0
     assert trend.p < 0.05
-    assert "steady minus tiring" in curves.table()
-    assert "the lead grows with length" in curves.table()
+    assert "steady minus tiring" in curves.to_text()
+    assert "the lead grows with length" in curves.to_text()
 
 
 def test_equal_models_have_no_trend(references: list[list[str]]) -> None:
     good = [own[1] for own in references]
     curves = length_curves({"one": good, "other": list(good)}, references, buckets=2, resamples=50)
     assert curves.trends["other"]["cider"].value == 0.0
-    assert "the lead does not surely change" in curves.table()
+    assert "the lead does not surely change" in curves.to_text()
 
 
 def test_results_are_the_same_each_time_and_plain(references: list[list[str]]) -> None:
@@ -107,7 +107,7 @@ def test_results_are_the_same_each_time_and_plain(references: list[list[str]]) -
     first = length_curves(good, references, buckets=3, resamples=20, seed=3)
     assert first == length_curves(good, references, buckets=3, resamples=20, seed=3)
     assert first.trends == {}
-    plain = json.loads(json.dumps(first.to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(first.to_dict(), allow_nan=False))
     assert [bucket["images"] for bucket in plain["buckets"]] == [bucket.images for bucket in first.buckets]
 
 
@@ -115,13 +115,13 @@ def test_empty_and_short_captions_are_scored(references: list[list[str]]) -> Non
     curves = length_curves({"silent": [""] * 40, "terse": ["dog"] * 40}, references, buckets=2, resamples=20)
     assert [own.words for own in curves.models["silent"]] == [0.0, 0.0]
     assert all(own.scores["bleu4"] < 1e-3 for scored in curves.models.values() for own in scored)
-    json.dumps(curves.to_json(), allow_nan=False)
+    json.dumps(curves.to_dict(), allow_nan=False)
 
 
 def test_one_bucket_has_no_trend() -> None:
     curves = length_curves({"one": ["a b"], "other": ["a c"]}, [["a b c"]], buckets=1, resamples=5)
     assert (len(curves.buckets), curves.trends) == (1, {})
-    assert "minus" not in curves.table()
+    assert "minus" not in curves.to_text()
 
 
 def test_refuses_what_it_cannot_split(references: list[list[str]]) -> None:

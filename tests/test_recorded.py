@@ -13,7 +13,7 @@ from toy_captions import GRID, SIDE, caption_of
 
 from captioner.captions import Caption
 from captioner.images import Preprocessing
-from captioner.recorded import read_recorded, recorded_captions
+from captioner.recorded import read_recorded, recorded_captions, share_grid
 from captioner.records import Origin, Record, caption_record, to_line
 
 ORIGIN = Origin("model", {"beam": 5}, attention=True)
@@ -46,6 +46,17 @@ def test_a_caption_without_words() -> None:
     empty = caption_of(np.zeros((0, *GRID)), Preprocessing(SIDE).geometry(30, 20), ())
     (found,) = recorded_captions(json.loads(to_line(caption_record("a", [empty], ORIGIN))))
     assert found.words == ()
+
+
+def test_captions_without_words_have_the_grid_of_the_others() -> None:
+    empty = caption_of(np.zeros((0, *GRID)), Preprocessing(SIDE).geometry(30, 20), ())
+    record = json.loads(to_line(caption_record("a", [empty, make_caption()], ORIGIN)))
+    first, second = recorded_captions(record, Path("a.jpg"))
+    assert first.attention.shape == (0, *GRID)
+    assert (first.source, second.source) == (Path("a.jpg"), Path("a.jpg"))
+    (alone,) = recorded_captions(json.loads(to_line(caption_record("a", [empty], ORIGIN))))
+    assert [own.attention.shape for own in share_grid([alone, second, alone])] == [(0, *GRID), (3, *GRID), (0, *GRID)]
+    assert share_grid([alone]) == [alone]
 
 
 @pytest.mark.parametrize(

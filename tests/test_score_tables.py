@@ -13,7 +13,7 @@ from captioner.datasets import CaptionedImage
 from captioner.evaluation import Evaluation, Protocol
 from captioner.measures.diversity import Diversity
 from captioner.measures.paper_rows import PaperRows, find_paper_rows
-from captioner.measures.score_tables import Comparison, Table, write_comparison, write_evaluation
+from captioner.measures.score_tables import Comparison, write_comparison, write_evaluation
 
 SEARCH = {"beam": 5, "length_power": 0.7}
 PROTOCOL = Protocol("toy", "metadata", "val", "01", 2, 10, (), (4, 6), 30_000, "PTB", SEARCH, 1, 101, 0.95, "v1")
@@ -111,11 +111,6 @@ def test_people_alone() -> None:
     comparison = Comparison(PROTOCOL, (), evaluation("humans", 20, kind="humans"))
     assert comparison.to_text().splitlines()[1].startswith("humans")
     assert [row["kind"] for row in comparison.to_dict()["rows"]] == ["humans"]
-
-
-def test_columns_are_aligned_at_the_end_of_numbers() -> None:
-    table = Table((("", "wide head", "x"), ("a", "1.0 ±2.5*", "10"), ("bb", "100.0", "-")))
-    assert table.to_text().splitlines() == ["      wide head   x", "a     1.0 ±2.5*  10", "bb  100.0         -"]
 
 
 def test_files(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from captioner.checkpoint import Checkpoint
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.features import fill_cache
+from captioner.measures.diagnostics import diagnose
 from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
 from captioner.region_cache import RegionCache
 
@@ -93,6 +94,35 @@ def test_the_record_gives_the_captions_back(
     assert torch.equal(regions, regions.half().float())
     assert read_captions(tmp_path / "nowhere", images) == {}
     assert list(read_captions(tmp_path / "out", images[3:4])) == ["photos/0003.jpg"]
+
+
+def test_a_caption_without_words_has_the_grid_of_the_others(
+    tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
+) -> None:
+    out = tmp_path / "out"
+    before = caption(out, SplitCaptioner(checkpoint, images, device="cpu"), images[:2])
+    lines = [json.loads(line) for line in (out / "captions.jsonl").read_text().splitlines()]
+    lines[0] |= {"text": "", "words": [], "probabilities": [], "attention": [], "beta": []}
+    (out / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_captions(out, images)
+    silent, other = (found[line["file_name"]] for line in lines)
+    assert silent.attention.shape == (0, *other.attention.shape[1:])
+    assert diagnose(list(found.values())).empty == 1
+    assert list(found) == list(before)
+    lines[1]["beta"] = [2.0] * len(lines[1]["words"])
+    (out / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match=rf"captions.jsonl: {lines[1]['file_name']}: the record is damaged: "):
+        read_captions(out, images)
+
+
+def test_progress_is_that_of_the_own_share(
+    tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
+) -> None:
+    told: list[tuple[int, int]] = []
+    model = SplitCaptioner(checkpoint, images, device="cpu")
+    caption(tmp_path / "out", model, images, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (COUNT, COUNT)
+    assert {total for _, total in told} == {COUNT}
 
 
 def test_a_file_that_has_changed_is_not_taken_from_the_cache(

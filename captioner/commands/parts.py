@@ -35,10 +35,15 @@ class HelpFormatter(argparse.HelpFormatter):
 def add_dataset_arguments(parser: Any) -> None:
     """Add DATA and how it is read."""
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data set")
+    add_reading_arguments(parser)
+    parser.add_argument("--seed", type=int, help="of the split that is made where the data has none (default: 0)")
+
+
+def add_reading_arguments(parser: Any) -> None:
+    """Add how a data set is read."""
     parser.add_argument("--format", help="its format, when it is not recognised (default: recognise)")
     parser.add_argument("--restval-to-train", action="store_true", help="join Karpathy's restval images to train")
     parser.add_argument("--tolerance", type=float, default=0.01, help="share of bad lines or images to put up with")
-    parser.add_argument("--seed", type=int, help="of the split that is made where the data has none (default: 0)")
 
 
 def read_dataset(options: argparse.Namespace) -> CaptionDataset:

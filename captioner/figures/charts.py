@@ -1,8 +1,8 @@
 """Charts of what attention does: scores by length, spread and movement by word, and grounding, for several models.
 
-Each function takes results by the models' names and returns a matplotlib figure, known to no pyplot; `figure_files` saves
-it. Bars start at zero and stand for shares or differences; curves are drawn over the range of their values, which their
-axes tell.
+Each function takes results by the models' names and returns a matplotlib figure, known to no pyplot, for `figure_files`
+to save. Bars start at zero and stand for shares or differences; curves are drawn over the range of their values, which
+their axes tell.
 """
 
 from __future__ import annotations

@@ -1,22 +1,28 @@
-"""All that is looked into beyond scores: quality by length, what attention does, and what captions get wrong."""
+"""All that is looked into beyond scores: quality by length, what attention does, and what captions get wrong.
+
+It is computed once, for the files of an evaluation and for its report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from typing import Any, Protocol
 
 from captioner.captions import Caption
 from captioner.datasets import CaptionedImage
 from captioner.evaluation import Evaluation
+from captioner.files import write_whole
 from captioner.measures.common_errors import CommonErrors, find_errors
 from captioner.measures.diagnostics import Diagnostics, diagnose
 from captioner.measures.grounding import Grounding, measure_grounding
 from captioner.measures.instances import Instances, instance_files, read_instances
 from captioner.measures.length_curves import BUCKETS, LengthCurves, length_curves
 from captioner.measures.score_tables import Comparison
+from captioner.measures.text_tables import json_text
+
+DIAGNOSTICS, GROUNDING, LENGTHS = "diagnostics", "grounding", "lengths"  # each .json and .txt
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +55,7 @@ def analyse(comparison: Comparison, root: Path | None = None) -> Analysis:
         resamples=protocol.resamples,
         seed=protocol.seed,
     )
-    models = {own.name: _with_grids(own.captions) for own in systems if own.captions is not None}
+    models = {own.name: own.captions for own in systems if own.captions is not None}
     instances = _read_objects(root, images) if root is not None and models else None
     grounding = {name: _ground(own, images, instances, comparison) for name, own in models.items()} if instances else {}
     return Analysis(curves, {name: diagnose(own) for name, own in models.items()}, grounding, errors)
@@ -63,15 +69,6 @@ def example_of(evaluation: Evaluation, place: int) -> tuple[str, tuple[str, ...]
     """Return the caption and the references, as they were written, at a place that `Analysis.errors` names."""
     references = evaluation.images[place].captions
     return evaluation.texts[place], references[1:] if evaluation.kind == "humans" else references
-
-
-def _with_grids(captions: Sequence[Caption]) -> list[Caption]:
-    """Return captions with the grid of the others for those without words, which have none of their own."""
-    grid = next((caption.attention.shape[1:] for caption in captions if caption.words), (1, 1))
-    return [
-        caption if caption.words else replace(caption, attention=np.zeros((0, *grid), np.float32))  # (0, rows, columns)
-        for caption in captions
-    ]
 
 
 def _read_objects(root: Path, images: Sequence[CaptionedImage]) -> Instances | None:
@@ -92,3 +89,25 @@ def _ground(
         resamples=comparison.protocol.resamples,
         seed=comparison.protocol.seed,
     )
+
+
+class _Finding(Protocol):
+    """What can be written both for programs and for people."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def to_text(self) -> str: ...
+
+
+def write_analysis(out: Path, folders: Mapping[str, Path], analysis: Analysis) -> None:
+    """Write quality by length into `out`, and what attention does into the folder of each model, as JSON and text.
+
+    `folders` are by the names of the evaluations. There are no files of what is not known.
+    """
+    found: list[tuple[Path, _Finding]] = [] if analysis.curves is None else [(out / LENGTHS, analysis.curves)]
+    found += [(folders[name] / DIAGNOSTICS, own) for name, own in analysis.diagnostics.items()]
+    found += [(folders[name] / GROUNDING, own) for name, own in analysis.grounding.items()]
+    for path, own in found:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path.with_name(f"{path.name}.json"), json_text(own.to_dict()))
+        write_whole(path.with_name(f"{path.name}.txt"), own.to_text() + "\n")

@@ -63,12 +63,12 @@ class Diagnostics:
     residual_sum: float
     collapsed: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; None stands for what there is nothing to average of."""
         plain: dict[str, Any] = without_nan(asdict(self))
         return plain
 
-    def table(self) -> str:
+    def to_text(self) -> str:
         """Return the numbers as lines of text: all words, then by class, then by position up to the 20th word."""
         rows = [("all words", self.overall)]
         rows += sorted(self.classes.items(), key=lambda row: -row[1].words)

@@ -79,12 +79,12 @@ class Grounding:
         absent = sum(self.absent.values())
         return absent / (absent + self.overall.words) if absent + self.overall.words else math.nan
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; None stands for a share of no words."""
         plain: dict[str, Any] = without_nan(asdict(self) | {"absent_share": self.absent_share})
         return plain
 
-    def table(self) -> str:
+    def to_text(self) -> str:
         """Return the numbers as lines of text: all names, then by category, the most frequent first."""
         rows = [("all names", self.overall)]
         rows += sorted(self.categories.items(), key=lambda row: (-row[1].words, row[0]))

@@ -60,11 +60,11 @@ class LengthCurves:
     models: dict[str, tuple[BucketScores, ...]]
     trends: dict[str, dict[str, Difference]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
 
-    def table(self) -> str:
+    def to_text(self) -> str:
         """Return the scores as lines of text, with their intervals, and what they say of length."""
         spans = [f"{bucket.shortest:.1f} to {bucket.longest:.1f}" for bucket in self.buckets]
         rows = [["reference words", *spans], ["images", *(str(bucket.images) for bucket in self.buckets)]]

@@ -28,10 +28,11 @@ from captioner.datasets import CaptionedImage
 from captioner.distributed import Processes
 from captioner.files import write_whole
 from captioner.images import Prepared, Preprocessing, printable
+from captioner.measures.text_tables import json_text
 from captioner.recorded import recorded_captions, share_grid
 from captioner.records import CAPTIONS, ERRORS, read_lines
 from captioner.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
-from captioner.sources import Source
+from captioner.sources import Source, is_in_share
 
 DATA = "data.json"  # which images the captions in a folder are of
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
@@ -120,20 +121,30 @@ def caption_split(
     existing: str = "skip",
     processes: Processes | None = None,
     listen: Callable[[Result], None] = lambda result: None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Caption the images that the record in `folder` does not hold yet, with attention.
 
     `identity` tells the data in plain values; a folder with captions of other data is refused, or emptied where
-    `existing` is "overwrite". The rest is as for `captioner.bulk.caption_into`.
+    `existing` is "overwrite". `progress` is told how many of this process's images are done with. The rest is as for
+    `captioner.bulk.caption_into`.
     """
     processes = processes or Processes()
     if processes.is_first:
         _claim(folder, dict(identity), existing)
     processes.wait()
     sources = [Source(image.file_name, image.path) for image in images]
-    keeping = Keeping(existing=existing, attention=True)
-    return caption_into(folder, model, sources, options, keeping, processes=processes, listen=listen, progress=progress)
+    total = sum(is_in_share(source.key, processes.rank, processes.count) for source in sources)
+    return caption_into(
+        folder,
+        model,
+        sources,
+        options,
+        Keeping(existing=existing, attention=True),
+        processes=processes,
+        listen=listen,
+        progress=lambda done: progress(done, total),
+    )
 
 
 def _claim(folder: Path, identity: dict[str, Any], existing: str) -> None:
@@ -153,7 +164,7 @@ def _claim(folder: Path, identity: dict[str, Any], existing: str) -> None:
             raise ValueError(f"{folder} has captions of other images ({what}); name another folder, or overwrite")
         for name in (CAPTIONS, ERRORS):
             (folder / name).unlink(missing_ok=True)
-    write_whole(folder / DATA, json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder / DATA, json_text(identity))
 
 
 def read_captions(folder: Path, images: Collection[CaptionedImage]) -> dict[str, Caption]:

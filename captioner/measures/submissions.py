@@ -1,0 +1,94 @@
+"""Systems that are evaluated side by side: what each is called, where its files lie, and the captions it hands in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from captioner.captions import Caption
+from captioner.evaluation import Evaluation, EvaluationSplit, Evaluator
+from captioner.files import digest
+from captioner.measures.results import RESULTS, read_results
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of a comparison: its name, its folder, and the model or the file of results that its captions are of."""
+
+    name: str
+    folder: Path
+    model: Path | None = None
+    results: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Submission:
+    """The captions of a system by file name, where they are from, and their attention where a model made them."""
+
+    system: System
+    texts: Mapping[str, str]
+    about: Mapping[str, Any]
+    captions: Mapping[str, Caption] | None = None
+
+    def evaluate(self, evaluator: Evaluator) -> Evaluation:
+        """Score the captions of the evaluator's images."""
+        names = [image.file_name for image in evaluator.split.images]
+        return evaluator.evaluate(
+            self.system.name,
+            [self.texts[name] for name in names],
+            kind="results" if self.captions is None else "model",
+            captions=None if self.captions is None else [self.captions[name] for name in names],
+            about=self.about,
+        )
+
+
+def name_systems(models: Sequence[Path], results: Sequence[Path], out: Path) -> list[System]:
+    """Name models by their folders, or the run's that they are of, and results by their files, each name once.
+
+    Each has a folder of its own below `out`, or `out` itself where it is alone.
+    """
+    given: list[tuple[str, Path | None, Path | None]] = [(_model_name(path), path, None) for path in models]
+    given += [(_results_name(path), None, path) for path in results]
+    seen: Counter[str] = Counter()
+    systems = []
+    for name, model, file in given:
+        seen[name] += 1
+        own = name if seen[name] == 1 else f"{name}-{seen[name]}"
+        systems.append(System(own, out if len(given) == 1 else out / own, model, file))
+    return systems
+
+
+def _model_name(folder: Path) -> str:
+    folder = folder.resolve()
+    if folder.name == "best":
+        return folder.parent.name
+    return f"{folder.parent.name}-last" if folder.name == "last" else folder.name
+
+
+def _results_name(path: Path) -> str:
+    # What an evaluation writes is called the same everywhere.
+    return path.resolve().parent.name if path.name == RESULTS else path.stem
+
+
+def read_submission(system: System, split: EvaluationSplit) -> Submission:
+    """Return the captions of a split in a system's file of results."""
+    if system.results is None:
+        raise ValueError(f"{system.name} has no file of results to read")
+    about = {"file": system.results.name, "checksum": digest(system.results)}
+    return Submission(system, read_results(system.results, split.images, split.whole), about)
+
+
+def describe_model(checksum: str, identity: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a comparison tells of a model, of its checkpoint's checksum and its encoder's identity."""
+    encoder = f"{identity['encoder']} {identity['layer']} at {identity['preprocessing']['size']}"
+    return {"checksum": checksum, "encoder": f"{encoder} ({identity['weights']})"}
+
+
+def captioned_by_all(split: EvaluationSplit, submissions: Sequence[Submission]) -> EvaluationSplit:
+    """Return a split without the images that a system has no caption of."""
+    names = [image.file_name for image in split.images]
+    missing = [name for name in names if any(name not in own.texts for own in submissions)]
+    return split.leave_out(missing) if missing else split

@@ -1,0 +1,136 @@
+"""The attention study: equally short trainings that differ in one setting each, compared on the validation split.
+
+    python experiments/study.py PATH/TO/FLICKR8K --features CACHES --runs runs/study --out results
+
+Trainings that are finished are not done again, and those that were stopped go on, so that the study can be made in
+several sittings. `--jobs` run side by side with one thread each. In the end all are evaluated together, as `captioner
+evaluate` does, and `study.md` and `study.json` in `--out` hold a row for each; `--only` names some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+RECIPE = Path(__file__).parent / "attention-study.yaml"
+FIRST = "soft additive"
+# What each training sets otherwise than the first, under the question that it helps to answer.
+VARIATIONS: dict[str, dict[str, list[str]]] = {
+    "the recipe": {FIRST: []},
+    "score function": {
+        name: [f"attention.score={name}"] for name in ("concat", "general", "dot", "scaled-dot", "cosine", "location")
+    },
+    "mode": {mode: [f"attention.mode={mode}"] for mode in ("none", "hard", "gumbel", "local")},
+    "doubly stochastic penalty": {"no penalty": ["loss.penalty=0"]},
+    "gate": {"no gate": ["decoder.gate=none"], "scalar gate": ["decoder.gate=scalar"]},
+}
+COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr-D"}
+
+
+def folder_name(name: str) -> str:
+    """Return the run folder's name of a variation."""
+    return name.replace(" ", "-")
+
+
+def train(name: str, changes: Sequence[str], options: argparse.Namespace) -> None:
+    """Train one variation, or go on with it, its output in a log beside the run folder."""
+    run = options.runs / folder_name(name)
+    if (run / "finished").exists():
+        return
+    settings = [f"data.root={options.data}", *([f"data.features={options.features}"] if options.features else [])]
+    resume = ["--resume"] if (run / "last").exists() else []
+    command = [sys.executable, "-m", "captioner", "train", str(RECIPE), *settings, *changes, *options.settings]
+    options.runs.mkdir(parents=True, exist_ok=True)
+    with (options.runs / f"{folder_name(name)}.log").open("a") as log:
+        command += ["--run", str(run), *resume]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{name} has ended with exit code {ended.returncode}; its output is in {log.name}")
+    (run / "finished").touch()
+    print(f"{name}: done", file=sys.stderr, flush=True)
+
+
+def evaluate(names: Sequence[str], options: argparse.Namespace) -> None:
+    """Evaluate all trainings together, the first against each other one."""
+    models = [str(options.runs / folder_name(name)) for name in names]
+    features = ["--features", str(options.features)] if options.features else []
+    command = [sys.executable, "-m", "captioner", "evaluate", *models, str(options.data), "--split", "val", *features]
+    report = options.runs / "report"
+    subprocess.run([*command, "--out", str(options.runs / "evaluation"), "--report", str(report)], check=True)
+    # The charts only: the report's overlays show images of the data set, which are not ours to hand on.
+    options.out.mkdir(parents=True, exist_ok=True)
+    for chart in (report / "figures").glob("*.svg"):
+        shutil.copy(chart, options.out / chart.name)
+
+
+def collect(names: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row for each training: scores, intervals, and what attention does."""
+    rows = []
+    for name in names:
+        folder = options.runs / "evaluation" / folder_name(name) if len(names) > 1 else options.runs / "evaluation"
+        metrics = json.loads((folder / "metrics.json").read_text())
+        diagnostics = json.loads((folder / "diagnostics.json").read_text())
+        rows.append(
+            {
+                "name": name,
+                "question": next(question for question, own in VARIATIONS.items() if name in own),
+                "scores": metrics["scores"],
+                "intervals": metrics["intervals"],
+                "distinct": metrics["diversity"]["distinct"],
+                "entropy_share": diagnostics["overall"]["entropy_share"],
+                "movement": diagnostics["overall"]["movement"],
+                "collapsed": diagnostics["collapsed"],
+            }
+        )
+    return rows
+
+
+def write(rows: Sequence[dict[str, Any]], out: Path) -> str:
+    """Write the table as Markdown and JSON, and return the former."""
+    head = ["", *COLUMNS.values(), "distinct captions", "entropy, of log L", "movement", "collapsed"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for question in VARIATIONS:
+        own = [row for row in rows if row["question"] == question]
+        if own and question != "the recipe":
+            lines.append(f"| *{question}* |{' |' * (len(head) - 1)}")
+        for row in own:
+            spans = {key: (high - low) / 2 for key, (low, high) in row["intervals"].items()}
+            scores = [f"{row['scores'][key]:.1f} ±{spans[key]:.1f}" if key in spans else "-" for key in COLUMNS]
+            shares = [f"{row[key]:.1%}" for key in ("entropy_share", "movement", "collapsed")]
+            lines.append(f"| {' | '.join([row['name'], *scores, str(row['distinct']), *shares])} |")
+    table = "\n".join(lines) + "\n"
+    (out / "study.md").write_text(table)
+    (out / "study.json").write_text(json.dumps(list(rows), indent=2) + "\n")
+    return table
+
+
+def main() -> None:
+    """Train what is not trained, evaluate it all and print the table."""
+    variations = {name: changes for own in VARIATIONS.values() for name, changes in own.items()}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--features", type=Path, help="region caches")
+    parser.add_argument("--runs", type=Path, default=Path("runs/attention-study"))
+    parser.add_argument("--out", type=Path, default=Path("experiments/results/attention-study"))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings side by side")
+    parser.add_argument("--only", nargs="+", choices=variations, metavar="NAME", help="some of the trainings")
+    parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for all of them")
+    options = parser.parse_args()
+    names = options.only or list(variations)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda name: train(name, variations[name], options), names))
+    evaluate(names, options)
+    print(write(collect(names, options), options.out), end="")
+
+
+if __name__ == "__main__":
+    main()
