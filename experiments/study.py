@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-RECIPE = Path(__file__).parent / "attention-study.yaml"
+RECIPE = Path(__file__).parent / "flickr8k-soft.yaml"
+SHORT = ["epochs=3", "validation.overlays=0"]  # for all trainings
 FIRST = "soft additive"
 # What each training sets otherwise than the first, under the question that it helps to answer.
 VARIATIONS: dict[str, dict[str, list[str]]] = {
@@ -47,7 +48,7 @@ def train(name: str, changes: Sequence[str], options: argparse.Namespace) -> Non
         return
     settings = [f"data.root={options.data}", *([f"data.features={options.features}"] if options.features else [])]
     resume = ["--resume"] if (run / "last").exists() else []
-    command = [sys.executable, "-m", "captioner", "train", str(RECIPE), *settings, *changes, *options.settings]
+    command = [sys.executable, "-m", "captioner", "train", str(RECIPE), *settings, *SHORT, *changes, *options.settings]
     options.runs.mkdir(parents=True, exist_ok=True)
     with (options.runs / f"{folder_name(name)}.log").open("a") as log:
         command += ["--run", str(run), *resume]

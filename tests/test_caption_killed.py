@@ -53,7 +53,8 @@ def whole(folder: Path, forks: Forks) -> dict[str, Any]:
 
 
 def command(out: str, *more: str, images: str = "few") -> list[str]:
-    return ["caption", images, "--model", "model", "--beam", "2", "--out", out, "--quiet", *more]
+    # Small batches, so that a kill finds some images done and others not.
+    return ["caption", images, "--model", "model", "--beam", "2", "--batch-size", "16", "--out", out, "--quiet", *more]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
