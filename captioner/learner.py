@@ -28,7 +28,7 @@ from captioner.losses import (
     word_losses,
 )
 from captioner.rewards import Rewards
-from captioner.sampling import roll_out
+from captioner.sampling import roll_out, sayable
 from captioner.schedules import average_decay
 
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
@@ -159,7 +159,8 @@ class Learner:
             else:
                 baseline = (reward.sum(dim=1, keepdim=True) - reward) / (settings.samples - 1)  # (b, N), of the others
             outputs = self.decoder(regions, ids, mask=mask)
-        _, unlikely = word_losses(outputs.logits / settings.temperature, ids[:, :, 1:][mask])
+        # As they were drawn: words that never are would otherwise take over what the others are made to lose.
+        _, unlikely = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])
         log_probabilities = -torch.zeros_like(mask, dtype=unlikely.dtype).masked_scatter(mask, unlikely)  # (b, N, T)
         loss = self_critical(log_probabilities, mask, reward, baseline.expand_as(reward)) * part.caption_share
         share = part.caption_share

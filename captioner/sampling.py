@@ -45,8 +45,7 @@ def roll_out(
     while len(images) and length < maximum_length:
         step = decoder.step(scene, state, words)
         state = _widen(step.state, different)
-        logits = at_least_single(step.logits)  # (b, N, V)
-        logits[..., [PAD, START, UNKNOWN]] = -math.inf
+        logits = sayable(at_least_single(step.logits))  # (b, N, V)
         if draws is None:
             words = logits.argmax(dim=-1)  # (b, N)
         else:
@@ -119,6 +118,11 @@ def sample(
             words, history = words[staying], history[staying]
     found = Ends(beams, lengths, log_probs, ended).best(config.length_power, captions)
     return trail.hypotheses(found, config.length_power)
+
+
+def sayable(logits: Tensor) -> Tensor:
+    """Return logits (..., V) with those of words that are never drawn by `roll_out` at -inf."""
+    return logits.index_fill(-1, torch.tensor([PAD, START, UNKNOWN], device=logits.device), -math.inf)
 
 
 def _widen(state: State, captions: int) -> State:

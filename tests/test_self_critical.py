@@ -15,7 +15,7 @@ from captioner.learner import Learner
 from captioner.rewards import Rewards
 from captioner.sampling import roll_out
 from captioner.settings import BatchConfig, SelfCriticalConfig
-from captioner.vocabulary import END, PAD, START
+from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 
 class WordCount:
@@ -74,6 +74,7 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> No
             own = ids[image, sample].tolist()
             own = unpadded(own) if END in own else own
             logits = learner.decoder(regions[image : image + 1], torch.tensor([[own]])).logits[0, 0]
+            logits[:, [PAD, START, UNKNOWN]] = -torch.inf  # these are never drawn
             scores_of_words = (logits / temperature).log_softmax(dim=-1)
             log_probability = scores_of_words.gather(1, torch.tensor(own[1:])[:, None]).sum().item()
             others = [scores[image, each].item() for each in range(5) if each != sample]
