@@ -145,14 +145,19 @@ def read_lines(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, 
             reading.malformed(where, f"byte {raw[error.start]:#04x} at position {error.start + 1} is not UTF-8")
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object a UTF-8 file holds; a ValueError names the file and the position of what is wrong."""
+def read_json(path: Path) -> Any:
+    """Return what a UTF-8 file of JSON holds; a ValueError names the file and the position of what is wrong."""
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        return json.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object a UTF-8 file holds; a ValueError names the file and what is wrong with it."""
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a JSON {type(content).__name__}, expected an object")
     return content

@@ -13,7 +13,7 @@ from typing import Any
 _PARENT = """
 import json, os, sys
 import torch
-import captioner.bulk, captioner.captioning, captioner.overlays
+import captioner.bulk, captioner.captioning, captioner.features, captioner.onnx_graph, captioner.overlays, onnxruntime
 from captioner.cli import main
 
 torch.set_num_threads(1)
@@ -35,8 +35,9 @@ for line in sys.stdin:
     children = []
     jobs = json.loads(line)
     for job in jobs:
-        folder = job["arguments"][job["arguments"].index("--model") + 1]
-        models[folder] = models.get(folder) or load(folder)
+        if "--model" in job["arguments"]:
+            folder = job["arguments"][job["arguments"].index("--model") + 1]
+            models[folder] = models.get(folder) or load(folder)
     for job in jobs:
         children.append(os.fork())
         if not children[-1]:

@@ -6,20 +6,17 @@ import csv
 import fcntl
 import io
 import json
-import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from terminals import at_terminal
 from test_archives import write_tar
-from toy_captioner import make_toy, save_toy, write_images
+from toy_captioner import make_toy, save_toy, use_toys, write_images
 
 from captioner.captioning import Captioner
 from captioner.cli import main
@@ -36,9 +33,7 @@ def place(tmp_path: Path, models: dict[str, Captioner], monkeypatch: pytest.Monk
     """A folder to stand in, with eight photographs in two folders; models are named 0 and 1, and loaded already."""
     write_images(tmp_path / "photos", 5)
     write_images(tmp_path / "photos" / "more", 3)
-    monkeypatch.setattr("captioner.captioning.load", lambda folder, **_: models[str(folder)])
-    monkeypatch.setattr("captioner.commands.caption.find_model", lambda name: name)
-    monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
+    use_toys(models, monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -351,17 +346,8 @@ def test_a_terminal_sees_a_progress_bar_and_complaints_above_it(tmp_path: Path, 
     save_toy(tmp_path / "model", lite0)
     paths = write_images(tmp_path / "photos", 40)
     paths[30].write_bytes(b"")
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # rows and columns
-    command = [sys.executable, "-m", "captioner", "caption", "photos", "--model", "model", "--out", "out"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, cwd=tmp_path)
-    os.close(theirs)
-    shown = b""
-    try:
-        while block := os.read(ours, 4096):
-            shown += block
-    except OSError:  # Linux's way to say that the other end is closed
-        pass
+    process, blocks = at_terminal("caption", "photos", "--model", "model", "--out", "out", folder=tmp_path)
+    shown = b"".join(blocks)
     assert process.wait(timeout=60) == 1
     assert b"captions: 100%" in shown
     assert b"40/40" in shown

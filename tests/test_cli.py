@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -16,6 +11,7 @@ import pytest
 from awkward_images import COLOURS, tiff
 from conftest import EXAMPLES, write_photo_folder
 from PIL import Image
+from terminals import at_terminal
 
 from captioner import __version__
 from captioner.cli import main
@@ -181,17 +177,8 @@ def test_an_interrupted_run_says_so_and_can_go_on(tmp_path: Path, number: signal
 
 def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
     photos = write_photo_folder(tmp_path / "photos", 64)
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))  # rows and columns
-    command = [sys.executable, "-m", "captioner", "features", str(photos), *LITE0, "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
-    os.close(theirs)
-    shown = b""
-    try:
-        while block := os.read(ours, 4096):
-            shown += block
-    except OSError:  # Linux's way to say that the other end is closed
-        pass
+    process, blocks = at_terminal("features", str(photos), *LITE0, "--out", str(tmp_path / "out"), columns=80)
+    shown = b"".join(blocks)
     assert process.wait(timeout=60) == 0
     assert b"regions: 100%" in shown
     assert b"64/64" in shown

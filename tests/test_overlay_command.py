@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from toy_captioner import make_toy, write_images
+from toy_captioner import make_toy, use_toys, write_images
 
 from captioner.captioning import Captioner
 from captioner.cli import main
@@ -27,10 +27,7 @@ def place(tmp_path: Path, models: dict[str, Captioner], monkeypatch: pytest.Monk
     """A folder to stand in, with three photographs in two folders; models are named 0 and 1, and loaded already."""
     write_images(tmp_path / "photos", 2)
     write_images(tmp_path / "photos" / "more", 1)
-    monkeypatch.setattr("captioner.captioning.load", lambda folder, **_: models[str(folder)])
-    monkeypatch.setattr("captioner.commands.overlay.find_model", lambda name: name)
-    monkeypatch.setattr("captioner.commands.caption.find_model", lambda name: name)
-    monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
+    use_toys(models, monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -7,29 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from toy_decoder import make_decoder, some_regions
 
-from captioner.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.config import SearchConfig
 from captioner.decoder import Decoder
 from captioner.draws import Draws
 from captioner.sampling import draw_words, pick, roll_out, sample
 from captioner.search import greedy_search, search
 from captioner.vocabulary import END, PAD, START, UNKNOWN
-
-V, D, L = 8, 6, 4
-
-
-def make(seed: int = 0, mode: str = "soft", words: int = V) -> Decoder:
-    torch.manual_seed(seed)
-    config = DecoderConfig(embedding=5, hidden=6, regions=0, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig(mode, width=5), words, D, (2, 2)).double().eval()
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(4)  # lively: otherwise every word is about as probable as any other
-    return decoder
-
-
-def some_regions(batch: int, seed: int = 1) -> Tensor:
-    return torch.randn(batch, L, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def allowed(logits: Tensor) -> Tensor:
@@ -50,7 +35,7 @@ def test_numbers_pick_words_by_their_share() -> None:
 @pytest.mark.parametrize("drawn", [True, False])
 @pytest.mark.parametrize("maximum", [1, 3, 20])
 def test_captions_are_laid_out_for_the_decoder(drawn: bool, maximum: int) -> None:
-    decoder, regions = make(), some_regions(6)
+    decoder, regions = make_decoder(), some_regions(6)
     ids, mask = roll_out(decoder, regions, 4, maximum, Draws([3], 6) if drawn else None)
     assert ids.dtype == torch.int64
     assert ids.shape[:2] == (6, 4)
@@ -71,7 +56,7 @@ def test_captions_are_laid_out_for_the_decoder(drawn: bool, maximum: int) -> Non
 
 
 def test_without_draws_each_word_is_the_most_probable() -> None:
-    decoder, regions = make(2), some_regions(5)
+    decoder, regions = make_decoder(2), some_regions(5)
     ids, mask = roll_out(decoder, regions, 2, 12)
     best = allowed(decoder(regions, ids, mask=mask).logits).argmax(dim=-1)
     assert torch.equal(best, ids[:, :, 1:][mask])
@@ -108,7 +93,7 @@ def check_frequencies(counts: Tensor, probabilities: Tensor) -> None:
 
 
 def test_captions_are_as_frequent_as_they_are_probable() -> None:
-    decoder, regions = make(1, words=6), some_regions(2)
+    decoder, regions = make_decoder(1, words=6), some_regions(2)
     table, expected = every_caption(decoder, regions, 3)
     ids, _ = roll_out(decoder, regions, 4000, 3, Draws([5], 2))
     found = (ids[:, :, None] == table).all(dim=-1).sum(dim=1)  # (B, C)
@@ -118,14 +103,14 @@ def test_captions_are_as_frequent_as_they_are_probable() -> None:
 
 
 def test_a_low_temperature_draws_what_is_most_probable() -> None:
-    decoder, regions = make(1, words=6), some_regions(2)
+    decoder, regions = make_decoder(1, words=6), some_regions(2)
     drawn, _ = roll_out(decoder, regions, 3, 6, Draws([5], 2), temperature=1e-4)
     greedy, _ = roll_out(decoder, regions, 3, 6)
     assert torch.equal(drawn, greedy)
 
 
 def test_images_shared_among_processes_get_the_same_captions() -> None:
-    decoder, regions = make(), some_regions(5)
+    decoder, regions = make_decoder(), some_regions(5)
     whole, _ = roll_out(decoder, regions, 3, 10, Draws([3, 4], 5))
     again, _ = roll_out(decoder, regions, 3, 10, Draws([3, 4], 5))
     other, _ = roll_out(decoder, regions, 3, 10, Draws([3, 5], 5))
@@ -142,7 +127,7 @@ SAMPLE = SearchConfig("sample", minimum_length=0, maximum_length=8, no_repeat=0)
 
 
 def test_samples_are_as_frequent_as_they_are_probable() -> None:
-    decoder, regions = make(1, words=6), some_regions(2)
+    decoder, regions = make_decoder(1, words=6), some_regions(2)
     # After two words only the end may follow: what is left of a roll-out of three without its third word.
     table, expected = every_caption(decoder, regions, 3)
     stems = [tuple(word for word in ids[:2] if word not in (END, PAD)) for ids in table[:, 1:].tolist()]
@@ -158,7 +143,7 @@ def test_samples_are_as_frequent_as_they_are_probable() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_one_best_word_is_greedy(seed: int) -> None:
-    decoder, regions = make(seed), some_regions(5)
+    decoder, regions = make_decoder(seed), some_regions(5)
     greedy = greedy_search(decoder, regions, SAMPLE)
     for values in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
         drawn = sample(decoder, regions, replace(SAMPLE, **values), [1, 2, 3, 4, 5], 2)  # type: ignore[arg-type]
@@ -195,7 +180,7 @@ def test_words_are_drawn_as_the_settings_say(values: dict[str, float], expected:
 
 
 def test_samples_follow_their_seed_alone() -> None:
-    decoder, regions = make(), some_regions(6)
+    decoder, regions = make_decoder(), some_regions(6)
     seeds = [11, 12, 13, 14, 11, 11]
     regions[4] = regions[0]
     together = search(decoder, regions, SAMPLE, 4, seeds)
@@ -214,7 +199,7 @@ def test_samples_follow_their_seed_alone() -> None:
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])
 def test_samples_carry_what_reading_them_out_gives(mode: str) -> None:
-    decoder, regions = make(2, mode), some_regions(4)
+    decoder, regions = make_decoder(2, mode), some_regions(4)
     config = replace(SAMPLE, minimum_length=2, maximum_length=6, no_repeat=2, temperature=3.0, top_k=3)
     for image, drawn in enumerate(sample(decoder, regions, config, range(4), 5)):
         assert [hypothesis.score for hypothesis in drawn] == sorted((h.score for h in drawn), reverse=True)
@@ -235,7 +220,7 @@ def test_samples_carry_what_reading_them_out_gives(mode: str) -> None:
 
 
 def test_a_sample_that_nothing_may_follow_is_cut_off() -> None:
-    decoder, regions = make(), some_regions(2)
+    decoder, regions = make_decoder(), some_regions(2)
     with torch.no_grad():
         decoder.output.bias[END] = -torch.inf
     for drawn in sample(decoder, regions, replace(SAMPLE, maximum_length=3), [1, 2], 3):
@@ -246,7 +231,7 @@ def test_a_sample_that_nothing_may_follow_is_cut_off() -> None:
 
 
 def test_seeds_are_asked_for() -> None:
-    decoder, regions = make(), some_regions(3)
+    decoder, regions = make_decoder(), some_regions(3)
     with pytest.raises(ValueError, match="seeds is None; sampling needs one number for each image"):
         search(decoder, regions, SAMPLE)
     with pytest.raises(ValueError, match="there are 2 seeds for 3 images; sampling needs one for each"):

@@ -8,31 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from toy_decoder import V, make_decoder, some_regions
 
-from captioner.config import MODES, AttentionConfig, DecoderConfig, SearchConfig
+from captioner.config import MODES, SearchConfig
 from captioner.decoder import Decoder
 from captioner.hypotheses import Hypothesis
 from captioner.next_words import top_scores
 from captioner.search import beam_search, greedy_search, search
 from captioner.vocabulary import END, PAD, START, UNKNOWN
 
-V, D, L = 8, 6, 4
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)
-
-
-def make(seed: int = 0, mode: str = "soft", inference: str = "expectation") -> Decoder:
-    torch.manual_seed(seed)
-    config = DecoderConfig(embedding=5, hidden=6, regions=0, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig(mode, width=5, inference=inference), V, D, (2, 2)).double().eval()
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(4)  # lively: otherwise every word is about as probable as any other
-    return decoder
-
-
-def some_regions(batch: int, seed: int = 1) -> Tensor:
-    return torch.randn(batch, L, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def forced_log_probs(decoder: Decoder, regions: Tensor, captions: list[tuple[int, ...]], ended: bool) -> Tensor:
@@ -106,7 +92,7 @@ class Textbook:
 @pytest.mark.parametrize("power", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wide_beam_is_exhaustive(power: float, seed: int) -> None:
-    decoder, regions = make(seed), some_regions(2)
+    decoder, regions = make_decoder(seed), some_regions(2)
     # At most 4 ** 3 beams with five ways to go on each: nothing is ever left out.
     config = replace(PLAIN, beam=5 * 4**3, maximum_length=4, length_power=power)
     found = beam_search(decoder, regions, config, best=5)
@@ -135,7 +121,7 @@ def test_beams_are_those_of_the_textbook(values: dict[str, float], best: int) ->
     config = SearchConfig(**{"maximum_length": 6, **values})  # type: ignore[arg-type]
     best, count = min(best, config.beam), 0
     for seed in range(3):
-        decoder, regions = make(seed), some_regions(3, seed)
+        decoder, regions = make_decoder(seed), some_regions(3, seed)
         for image, found in enumerate(beam_search(decoder, regions, config, best)):
             groups = Textbook(decoder, regions[image], config).search(best)
             places = itertools.zip_longest(*(group[: config.beam // config.groups] for group in groups))
@@ -149,7 +135,7 @@ def test_beams_are_those_of_the_textbook(values: dict[str, float], best: int) ->
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("values", [{}, {"maximum_length": 12}, {"maximum_length": 9, "no_repeat": 1}])
 def test_beam_one_is_greedy(seed: int, values: dict[str, int]) -> None:
-    decoder, regions = make(seed), some_regions(6, seed)
+    decoder, regions = make_decoder(seed), some_regions(6, seed)
     config = replace(SearchConfig(), **values)
     greedy = greedy_search(decoder, regions, replace(config, beam=4, groups=2))
     for image, (ours, (theirs,)) in enumerate(
@@ -167,7 +153,7 @@ def test_beam_one_is_greedy(seed: int, values: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("groups", [2, 4])
 def test_groups_differ_and_each_gives_its_best_first(groups: int) -> None:
-    decoder, regions = make(1), some_regions(6)
+    decoder, regions = make_decoder(1), some_regions(6)
     config = SearchConfig(beam=4, groups=groups, diversity=50.0, maximum_length=8)
     for image, found in enumerate(search(decoder, regions, config, best=4)):
         assert len({hypothesis.ids for hypothesis in found}) == 4
@@ -180,7 +166,7 @@ def test_groups_differ_and_each_gives_its_best_first(groups: int) -> None:
 
 
 def test_groups_without_diversity_are_all_one_smaller_beam() -> None:
-    decoder, regions = make(2), some_regions(6)
+    decoder, regions = make_decoder(2), some_regions(6)
     config = SearchConfig(beam=6, groups=3, diversity=0.0, maximum_length=8)
     grouped = beam_search(decoder, regions, config, best=6)
     plain = beam_search(decoder, regions, replace(config, beam=2, groups=1), best=2)
@@ -205,7 +191,7 @@ def check_hypothesis(decoder: Decoder, regions: Tensor, hypothesis: Hypothesis, 
 @pytest.mark.parametrize("inference", ["expectation", "argmax"])
 @pytest.mark.parametrize("mode", MODES)
 def test_scores_and_attention_are_the_teacher_forced_ones(mode: str, inference: str) -> None:
-    decoder, regions = make(3, mode, inference), some_regions(5)
+    decoder, regions = make_decoder(3, mode, inference), some_regions(5)
     config = SearchConfig(beam=3, maximum_length=8)
     for image, hypotheses in enumerate(beam_search(decoder, regions, config, best=3)):
         assert len(hypotheses) == 3
@@ -217,7 +203,7 @@ def test_scores_and_attention_are_the_teacher_forced_ones(mode: str, inference: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_results_do_not_depend_on_the_batch(seed: int) -> None:
-    decoder, regions = make(seed), some_regions(9, seed)
+    decoder, regions = make_decoder(seed), some_regions(9, seed)
     config = SearchConfig(beam=4, maximum_length=10)
     together = beam_search(decoder, regions, config, best=2)
     lengths = {len(hypotheses[0].ids) for hypotheses in together}
@@ -231,7 +217,7 @@ def test_results_do_not_depend_on_the_batch(seed: int) -> None:
 @pytest.mark.parametrize(("config", "best"), [(SearchConfig(beam=3, maximum_length=5), 3), (PLAIN, 1)])
 def test_a_caption_that_nothing_may_follow_is_cut_off(config: SearchConfig, best: int) -> None:
     """No word may come twice, there are four, and a caption of five was asked for."""
-    decoder, regions = make(), some_regions(3)
+    decoder, regions = make_decoder(), some_regions(3)
     config = replace(config, minimum_length=5, maximum_length=5, no_repeat=1)
     for image, found in enumerate(beam_search(decoder, regions, config, best=best)):
         assert len(found) == best
@@ -243,7 +229,7 @@ def test_a_caption_that_nothing_may_follow_is_cut_off(config: SearchConfig, best
 
 def test_weights_that_change_are_seen() -> None:
     """Nothing of one search is kept for the next."""
-    decoder, regions = make(), some_regions(3)
+    decoder, regions = make_decoder(), some_regions(3)
     before = search(decoder, regions, PLAIN)
     with torch.no_grad():
         for parameter in decoder.parameters():
@@ -268,13 +254,13 @@ def test_top_scores_are_those_of_topk(width: int, count: int) -> None:
 
 
 def test_no_images_give_no_captions() -> None:
-    assert beam_search(make(), some_regions(0), PLAIN) == []
+    assert beam_search(make_decoder(), some_regions(0), PLAIN) == []
 
 
 def test_lengths_and_forbidden_words_are_obeyed() -> None:
     regions = some_regions(8)
     for seed in range(4):
-        decoder = make(seed)
+        decoder = make_decoder(seed)
         config = SearchConfig(beam=3, minimum_length=3, maximum_length=6, no_repeat=2)
         for hypotheses in beam_search(decoder, regions, config, best=3):
             for hypothesis in hypotheses:
@@ -289,7 +275,7 @@ def test_lengths_and_forbidden_words_are_obeyed() -> None:
 
 
 def test_an_image_on_which_no_beam_ends_still_gets_its_best_caption() -> None:
-    decoder, regions = make(), some_regions(3)
+    decoder, regions = make_decoder(), some_regions(3)
     with torch.no_grad():
         decoder.output.bias[END] = -math.inf
     config = replace(PLAIN, maximum_length=3, beam=64)
@@ -327,4 +313,4 @@ def test_bad_settings_name_the_value(values: dict[str, object], message: str) ->
 
 def test_more_captions_than_beams_is_an_error() -> None:
     with pytest.raises(ValueError, match="best is 4; a beam of 3 gives 1 to 3 captions"):
-        beam_search(make(), some_regions(1), PLAIN, best=4)
+        beam_search(make_decoder(), some_regions(1), PLAIN, best=4)

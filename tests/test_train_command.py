@@ -1,14 +1,8 @@
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import at_terminal
 from toy_training import (
     assert_same_runs,
     read_log,
@@ -201,34 +196,23 @@ def test_a_second_signal_stops_at_once(
 
 
 def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way: a process of its own at a terminal, stopped in the middle."""
     experiment = toy_experiment(data, epochs=500, validation={"every": 500, "overlays": 0})
     (tmp_path / "toy.yaml").write_text(to_yaml(experiment))
-    command = ["train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run")]
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # rows and columns
-    process = subprocess.Popen(
-        [sys.executable, "-m", "captioner", *command],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    os.close(theirs)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    process, blocks = at_terminal("train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run"))
     shown = b""
     log = tmp_path / "run" / "log.jsonl"
     deadline = time.monotonic() + 120
     asked = False
-    try:
-        while block := os.read(ours, 4096):  # each step shows something
-            shown += block
-            assert time.monotonic() < deadline, "no progress"
-            if not asked and log.exists() and log.read_bytes().count(b"\n") > 9 and b"captions/s" in shown:
-                process.send_signal(signal.SIGINT)
-                asked = True
-    except OSError:  # Linux's way to say that the other end is closed
-        pass
+    for block in blocks:  # each step shows something
+        shown += block
+        assert time.monotonic() < deadline, "no progress"
+        if not asked and log.exists() and log.read_bytes().count(b"\n") > 9 and b"captions/s" in shown:
+            process.send_signal(signal.SIGINT)
+            asked = True
     assert process.wait(timeout=60) == 130
     text = shown.decode()
     assert re.search(r"epoch 1\b.*\| \d/4 \[", text)

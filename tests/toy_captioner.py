@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from captioner.captioning import Captioner
 from captioner.checkpoint import Checkpoint, save_checkpoint
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.decoder import Decoder
@@ -42,6 +44,14 @@ def save_toy(folder: Path, encoder: Encoder, seed: int = 0) -> Path:
     """Save the model, and return its folder."""
     save_checkpoint(folder, make_toy(encoder, seed))
     return folder
+
+
+def use_toys(models: dict[str, Captioner], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands of this process find and load `models` by their names."""
+    monkeypatch.setattr("captioner.captioning.load", lambda folder, **_: models[str(folder)])
+    for command in ("caption", "overlay"):
+        monkeypatch.setattr(f"captioner.commands.{command}.find_model", lambda name: name)
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
 
 
 def write_images(folder: Path, count: int, size: tuple[int, int] = (40, 32)) -> list[Path]:

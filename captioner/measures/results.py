@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.annotations import is_text, shown
+from captioner.annotations import is_text, read_json, shown
 from captioner.datasets import CaptionedImage
 from captioner.files import write_whole
 from captioner.records import replacing, to_line
@@ -61,12 +61,7 @@ def read_results(path: Path, images: Sequence[CaptionedImage], others: Iterable[
 
 
 def _read_entries(path: Path) -> list[Any]:
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    content = read_json(path)
     if not isinstance(content, list):
         raise ValueError(f"{path} holds a JSON {type(content).__name__}, expected a list of results")
     if not content:
