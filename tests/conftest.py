@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ from captioner.datasets import CaptionDataset, load_dataset
 from captioner.encoder import Encoder, load_encoder
 
 EXAMPLES = Path(__file__).parent.parent / "data" / "examples"
+
+# A shell's background jobs ignore interrupts, and so would the programs that tests start in order to interrupt them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
