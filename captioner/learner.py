@@ -48,6 +48,7 @@ class _Part:
     captions: int
     caption_share: float
     word_share: float
+    caption_words: float  # the mean over all captions of the batch, end markers included
 
 
 class Learner:
@@ -114,11 +115,16 @@ class Learner:
         return loss, numbers | {"loss": loss.item()}
 
     def _reinforce(self, alpha: Tensor, chosen: Tensor, sampled: Tensor, likelihood: Tensor, part: _Part) -> Tensor:
-        """Return this process's share of the surrogate of equation 12, after the baseline has taken the batch in."""
+        """Return this process's share of the surrogate of equation 12, after the baseline has taken the batch in.
+
+        It goes with the sum over a caption's words; beside a mean over words it is as much smaller as that is, so that
+        samples weigh the same against words either way.
+        """
         settings = self.experiment.loss
+        share = part.caption_share if settings.reduction == "sum" else part.caption_share / part.caption_words
         self._move_baseline(likelihood.mean().item() * part.caption_share)
         assert self.baseline is not None
-        return part.caption_share * reinforce_surrogate(
+        return share * reinforce_surrogate(
             alpha,
             chosen,
             likelihood,
@@ -175,14 +181,15 @@ class Learner:
     def _part(self, batch: Batch) -> _Part:
         rows = self.processes.rows()
         ids, mask = torch.from_numpy(batch.caption_ids[rows]), torch.from_numpy(batch.mask[rows])
-        captions = ids.shape[0] * ids.shape[1]
+        captions, words = ids.shape[0] * ids.shape[1], max(1, int(batch.mask.sum()))
         return _Part(
             ids.to(self.device),
             mask.to(self.device),
             Draws(batch.seed, len(batch.images), rows),
             captions,
             captions / batch.caption_count,
-            int(mask.sum()) / max(1, int(batch.mask.sum())),
+            int(mask.sum()) / words,
+            words / batch.caption_count,
         )
 
     @contextmanager

@@ -64,8 +64,9 @@ class LossConfig:
     `reduction` of the cross entropy is the sum over a caption's words, as in the paper, or the mean over words;
     `smoothing` is the share of each target that is spread over all words. `penalty` weighs the doubly stochastic
     penalty, whose `penalty_reduction` over regions is the paper's sum or their mean. Only hard attention has the rest:
-    `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the samples, and `baseline_decay` is how
-    much of the moving baseline stays after a batch.
+    `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the samples, both against a sum over
+    words and as much less where that is a mean, and `baseline_decay` is how much of the moving baseline stays after a
+    batch.
     """
 
     reduction: str = "mean"

@@ -96,9 +96,9 @@ def likelihoods(learner: Learner, batch: Batch, regions: Tensor) -> tuple[Tensor
     return found, outputs
 
 
-@pytest.mark.parametrize("expected", [0.0, 0.5, 1.0])
-def test_hard_attention_by_hand(expected: float) -> None:
-    loss = LossConfig("sum", smoothing=0.0, penalty=0.0, entropy=0.3, reward_scale=0.2, baseline_decay=0.9)
+@pytest.mark.parametrize(("expected", "reduction"), [(0.0, "sum"), (0.5, "sum"), (1.0, "sum"), (0.5, "mean")])
+def test_hard_attention_by_hand(expected: float, reduction: str) -> None:
+    loss = LossConfig(reduction, smoothing=0.0, penalty=0.0, entropy=0.3, reward_scale=0.2, baseline_decay=0.9)
     learner, regions = make_learner("hard", attention={"expected": expected}, loss=loss), some_regions()
     baseline = None
     for index in range(3):
@@ -123,9 +123,11 @@ def test_hard_attention_by_hand(expected: float) -> None:
         total, numbers = learner.measure(batch, regions)
         assert learner.baseline == pytest.approx(baseline)
         assert numbers["baseline"] == pytest.approx(baseline)
-        assert numbers["cross_entropy"] == pytest.approx(-mean)
-        assert numbers["reinforce"] == pytest.approx(surrogate)
-        assert total.item() == pytest.approx(-mean + surrogate)
+        # Samples weigh the same against words, whether these are added up or averaged.
+        divisor = batch.mask.sum() / 12 if reduction == "mean" else 1
+        assert numbers["cross_entropy"] == pytest.approx(-mean / divisor)
+        assert numbers["reinforce"] == pytest.approx(surrogate / divisor)
+        assert total.item() == pytest.approx((-mean + surrogate) / divisor)
 
 
 def test_only_sampled_images_are_rewarded() -> None:
