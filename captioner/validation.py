@@ -16,7 +16,7 @@ from captioner.distributed import Processes
 from captioner.encoder import Encoder
 from captioner.engines import make_engine
 from captioner.images import ImageError, read_ahead
-from captioner.measures.diagnostics import STILL
+from captioner.measures.diagnostics import STILL, total_variation
 from captioner.metrics import CiderD, bleu
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
@@ -109,9 +109,6 @@ def _score(
 
 def _movement(hypotheses: Sequence[Hypothesis]) -> float:
     """Return how much of the weights moves from one word to the next, 0..1 on average; -1 where no caption can tell."""
-    moves = [
-        0.5 * (hypothesis.alpha[1:] - hypothesis.alpha[:-1]).abs().sum(dim=-1).mean().item()
-        for hypothesis in hypotheses
-        if len(hypothesis.ids) > 1
-    ]
+    weights = [hypothesis.alpha.numpy() for hypothesis in hypotheses if len(hypothesis.ids) > 1]
+    moves = [float(total_variation(alpha[1:], alpha[:-1]).mean()) for alpha in weights]
     return float(np.mean(moves)) if moves else -1.0

@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from captioner.measures.text_tables import label
+
 RECIPE = Path(__file__).parent / "flickr8k-soft.yaml"
 SHORT = ["epochs=3", "validation.overlays=0"]  # for all trainings
 FIRST = "soft additive"
@@ -33,7 +35,7 @@ VARIATIONS: dict[str, dict[str, list[str]]] = {
     "doubly stochastic penalty": {"no penalty": ["loss.penalty=0"]},
     "gate": {"no gate": ["decoder.gate=none"], "scalar gate": ["decoder.gate=scalar"]},
 }
-COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr-D"}
+METRICS = ("bleu1", "bleu4", "meteor", "cider")
 
 
 def folder_name(name: str) -> str:
@@ -97,7 +99,7 @@ def collect(names: Sequence[str], options: argparse.Namespace) -> list[dict[str,
 
 def write(rows: Sequence[dict[str, Any]], out: Path) -> str:
     """Write the table as Markdown and JSON, and return the former."""
-    head = ["", *COLUMNS.values(), "distinct captions", "entropy, of log L", "movement", "collapsed"]
+    head = ["", *map(label, METRICS), "distinct captions", "entropy, of log L", "movement", "collapsed"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for question in VARIATIONS:
         own = [row for row in rows if row["question"] == question]
@@ -105,7 +107,7 @@ def write(rows: Sequence[dict[str, Any]], out: Path) -> str:
             lines.append(f"| *{question}* |{' |' * (len(head) - 1)}")
         for row in own:
             spans = {key: (high - low) / 2 for key, (low, high) in row["intervals"].items()}
-            scores = [f"{row['scores'][key]:.1f} ±{spans[key]:.1f}" if key in spans else "-" for key in COLUMNS]
+            scores = [f"{row['scores'][key]:.1f} ±{spans[key]:.1f}" if key in spans else "-" for key in METRICS]
             shares = [f"{row[key]:.1%}" for key in ("entropy_share", "movement", "collapsed")]
             lines.append(f"| {' | '.join([row['name'], *scores, str(row['distinct']), *shares])} |")
     table = "\n".join(lines) + "\n"

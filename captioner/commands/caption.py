@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.bundled import find_model
 from captioner.caption_options import EXISTING, CaptionOptions, Keeping
-from captioner.commands.parts import add_command, complain, positive, progress_bar, say
+from captioner.commands.parts import (
+    add_command,
+    complain,
+    own_cores,
+    positive,
+    progress_bar,
+    say,
+    search_beside_encoding,
+)
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.images import printable
 from captioner.outputs import FORMATS, OVERLAYS
@@ -90,20 +98,14 @@ def run_caption(options: argparse.Namespace) -> int:
     _check_output(options, keeping)
     folder = find_model(options.model)
     collection = _Collection(options)
-    from torch import set_num_threads
-
     from captioner.captioning import load
     from captioner.distributed import choose_own_device
-    from captioner.engines import available_cores
 
-    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that share this machine's cores
-    threads = max(1, available_cores() // neighbours)
+    threads = own_cores()
     device = choose_own_device(options.device)
     model = load(folder, device=device, threads=threads, progress=not options.quiet)
     captioning = replace(captioning, workers=captioning.workers or threads)
-    if model.device == "cpu" and not model.encodes_in_torch:
-        # Threads that wait for each other at every step of a search come off badly beside those that encode.
-        set_num_threads(1)
+    search_beside_encoding(model)
     if options.out:
         return _fill_folder(options, model, collection, captioning, keeping)
     return _print_table(options, model, collection, captioning)

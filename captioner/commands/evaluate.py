@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.bundled import find_model
 from captioner.caption_options import EXISTING, CaptionOptions
-from captioner.commands.parts import add_command, add_reading_arguments, complain, positive, progress_bar, say
+from captioner.commands.parts import (
+    add_command,
+    add_reading_arguments,
+    complain,
+    own_cores,
+    positive,
+    progress_bar,
+    say,
+    search_beside_encoding,
+)
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.images import printable
 from captioner.measures.bootstrap import RESAMPLES
@@ -111,10 +119,7 @@ def _caption_one(
     processes: Processes,
 ) -> dict[str, Any]:
     """Caption the split with a model into its folder, and return what names the model."""
-    from torch import set_num_threads
-
     from captioner.checkpoint import load_checkpoint
-    from captioner.engines import available_cores
     from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache
     from captioner.measures.submissions import describe_model
 
@@ -124,11 +129,9 @@ def _caption_one(
     quiet = options.quiet or not processes.is_first
     if options.features and cache is None and not quiet:
         say(f"{system.name}: no regions of its encoder in {options.features}; images are encoded")
-    threads = max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    threads = own_cores()
     model = SplitCaptioner(checkpoint, split.images, cache, device=device, threads=threads, progress=not options.quiet)
-    if model.device == "cpu" and not model.encodes_in_torch:
-        # Threads that wait for each other at every step of a search come off badly beside those that encode.
-        set_num_threads(1)
+    search_beside_encoding(model)
     with progress_bar(f"{system.name}: captions", quiet=quiet) as progress:
         report = caption_split(
             system.folder,

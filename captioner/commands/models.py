@@ -8,6 +8,7 @@ from typing import Any
 
 from captioner.bundled import ModelSummary, bundled_models, find_model, summarise
 from captioner.commands.parts import add_command
+from captioner.measures.text_tables import ABSENT, Table
 
 COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}
 
@@ -40,12 +41,11 @@ def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
                 own.encoder,
                 f"{own.words:,}",
                 f"{own.size / 1e6:.1f}",
-                f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else "-",
-                *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else "-" for key in COLUMNS),
+                f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else ABSENT,
+                *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else ABSENT for key in COLUMNS),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = Table(rows, wide=tuple(range(len(rows[0])))).to_text().split("\n")
     return [*lines, "* the default"] if any(own.folder == default for own in models) else lines
 
 

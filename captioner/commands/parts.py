@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from captioner.config import WEIGHTS, EncoderConfig
 from captioner.images import FITS
 
 if TYPE_CHECKING:
+    from captioner.captioning import Captioner
     from captioner.datasets import CaptionDataset
 
 
@@ -89,6 +91,21 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
             bar.update(done - bar.n)
 
         yield show
+
+
+def own_cores() -> int:
+    """Return how many cores this process has, beside others that torchrun has started on this machine."""
+    from captioner.engines import available_cores
+
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def search_beside_encoding(model: Captioner) -> None:
+    """Let torch search with one thread where others encode: threads that wait for each other come off badly then."""
+    from torch import set_num_threads
+
+    if model.device == "cpu" and not model.encodes_in_torch:
+        set_num_threads(1)
 
 
 def positive(text: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from captioner.bundled import model_name
 from captioner.captions import Caption
 from captioner.evaluation import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
@@ -50,7 +51,7 @@ def name_systems(models: Sequence[Path], results: Sequence[Path], out: Path) -> 
 
     Each has a folder of its own below `out`, or `out` itself where it is alone.
     """
-    given: list[tuple[str, Path | None, Path | None]] = [(_model_name(path), path, None) for path in models]
+    given: list[tuple[str, Path | None, Path | None]] = [(model_name(path), path, None) for path in models]
     given += [(_results_name(path), None, path) for path in results]
     seen: Counter[str] = Counter()
     systems = []
@@ -59,13 +60,6 @@ def name_systems(models: Sequence[Path], results: Sequence[Path], out: Path) -> 
         own = name if seen[name] == 1 else f"{name}-{seen[name]}"
         systems.append(System(own, out if len(given) == 1 else out / own, model, file))
     return systems
-
-
-def _model_name(folder: Path) -> str:
-    folder = folder.resolve()
-    if folder.name == "best":
-        return folder.parent.name
-    return f"{folder.parent.name}-last" if folder.name == "last" else folder.name
 
 
 def _results_name(path: Path) -> str:
