@@ -119,11 +119,13 @@ def look_for_leaks(images: list[Image.Image], figures: int, folder: Path) -> Non
 
     draw(40)  # caches fill
     print(f"{'figures':>8}{'objects':>10}{'peak MB':>9}")
+    drawn = 0
     for count in (0, figures // 2, figures - figures // 2):
         draw(count)
+        drawn += count
         gc.collect()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{count:>8}{len(gc.get_objects()):>10}{peak:>9.0f}")
+        print(f"{drawn:>8}{len(gc.get_objects()):>10}{peak:>9.0f}")
 
 
 def main() -> None:
