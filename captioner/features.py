@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -61,6 +61,9 @@ def fill_cache(
     identity = cache_identity(encoder, flip=flip)
     folder = cache_folder(root, identity)
     unique = list({image.file_name: image for image in images}.values())
+    if unique and not _find_pending(unique, read_index(folder)):  # nothing to add, so that others need not wait for us
+        progress(len(unique), len(unique))
+        return folder, FillReport(0, len(unique), ())
     with _Writer(folder, identity) as writer:
         pending = writer.find_pending(unique)
         found = len(unique) - len(pending)
@@ -140,14 +143,9 @@ class _Writer:
 
     def find_pending(self, images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
         """Return the images whose regions are not there, and remember how each file stood before it was read."""
-        pending = []
-        for image in images:
-            record, stamp = self.records.get(image.file_name), read_stamp(image.path)
-            if record is None or not record.is_of(image.path, stamp):
-                pending.append(image)
-                if stamp is not None:
-                    self.stamps[image.file_name] = stamp
-        return pending
+        pending = _find_pending(images, self.records)
+        self.stamps |= {image.file_name: stamp for image, stamp in pending if stamp is not None}
+        return [image for image, _ in pending]
 
     def reserve(self, count: int) -> None:
         """Raise when the disk has no room for `count` more rows."""
@@ -189,6 +187,14 @@ class _Writer:
         with index.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
         os.truncate(rows, count_rows(self.records) * self.row_bytes)
+
+
+def _find_pending(
+    images: Sequence[CaptionedImage], records: Mapping[str, Record]
+) -> list[tuple[CaptionedImage, Stamp | None]]:
+    """Return the images that no record is of as they are now, with the stamps of their files."""
+    stamped = [(image, records.get(image.file_name), read_stamp(image.path)) for image in images]
+    return [(image, stamp) for image, record, stamp in stamped if record is None or not record.is_of(image.path, stamp)]
 
 
 def _lock(folder: Path) -> int:
