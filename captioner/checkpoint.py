@@ -33,8 +33,9 @@ class Checkpoint:
     """A trained model as it lies on disk; its tensors are the ones it was given, not copies, on any device.
 
     `weights` is the decoder's state dict, in which the second name of a tied weight may be left out. `encoder_weights`
-    is that of the encoder's trunk where it was fine-tuned, or began at random; where it is None, the encoder is found
-    by its configuration and recognised by `encoder_identity`. Metrics, settings and progress are plain values for JSON.
+    are those of the encoder's trunk that were fine-tuned, or began at random; the others, all of them where it is None,
+    are found by its configuration, and the whole is recognised by `encoder_identity`. Metrics, settings and progress
+    are plain values for JSON.
     """
 
     encoder: EncoderConfig
@@ -91,7 +92,7 @@ class Checkpoint:
         if self.encoder_weights is None:
             encoder = load_encoder(self.encoder, progress=progress)
         else:
-            encoder = _rebuild_encoder(self.encoder, self.encoder_weights)
+            encoder = _rebuild_encoder(self.encoder, self.encoder_weights, progress=progress)
         found, wanted = encoder.identity(), self.encoder_identity
         for key in {**wanted, **found}:
             if found.get(key) != wanted.get(key):
@@ -202,11 +203,15 @@ def _halve(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return halves
 
 
-def _rebuild_encoder(config: EncoderConfig, weights: Mapping[str, Tensor]) -> Encoder:
-    """Return the encoder of `config` with other weights of its trunk, which no classifier fits."""
+def _rebuild_encoder(config: EncoderConfig, weights: Mapping[str, Tensor], *, progress: bool = False) -> Encoder:
+    """Return the encoder of `config` with other weights in some or all of its trunk, which no classifier fits."""
     with torch.random.fork_rng(devices=[]):
         encoder = load_encoder(replace(config, weights="random"))
-    _check_fit(f"the encoder {config.name}", encoder.trunk.state_dict(), weights)
+    layout = encoder.trunk.state_dict()
+    if config.weights != "random" and any(name not in weights for name in layout):
+        encoder = load_encoder(config, progress=progress)
+        weights = {**encoder.trunk.state_dict(), **weights}
+    _check_fit(f"the encoder {config.name}", layout, weights)
     encoder.trunk.load_state_dict(weights)
     encoder.classifier = None
     return encoder

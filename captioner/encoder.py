@@ -67,10 +67,29 @@ class Encoder(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def unfreeze(self) -> None:
-        """Make the trunk's weights trainable."""
+    def unfreeze(self, blocks: int = 0) -> None:
+        """Make the weights of the trunk's last `blocks` trainable, 0 for all of them."""
         self.frozen = False
-        self.trunk.requires_grad_(True)
+        self.upper(blocks).requires_grad_(True)
+
+    def upper(self, blocks: int) -> nn.Module:
+        """Return the last `blocks` of the trunk, 0 for all of it; its weights have the names they have there."""
+        if not blocks:
+            return self.trunk
+        if not isinstance(self.trunk, nn.Sequential):
+            raise ValueError(f"tuning.blocks is {blocks}; {self.name} cannot be cut, so that only 0, for all, will do")
+        if blocks >= len(self.trunk):
+            most = len(self.trunk) - 1
+            raise ValueError(f"tuning.blocks is {blocks}; {self.name} at {self.layer} has up to {most}, or 0 for all")
+        return self.trunk[-blocks:]
+
+    def lower(self, blocks: int) -> Encoder:
+        """Return what comes before the last `blocks` as an encoder of its own, frozen, on the same weights."""
+        self.upper(blocks)  # says where there are no such
+        assert isinstance(self.trunk, nn.Sequential)
+        lower = Encoder(self.name, self.trunk[:-blocks], int(self.layer.removeprefix("stride")), self.preprocessing)
+        lower.layer = f"{self.layer}-before{blocks}"
+        return lower
 
     def train(self, mode: bool = True) -> Encoder:
         """Set training mode, unless frozen."""

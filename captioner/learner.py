@@ -62,8 +62,8 @@ class Learner:
         self.modules: dict[str, nn.Module] = {"decoder": decoder}
         groups: list[dict[str, Any]] = [{"params": list(decoder.parameters())}]
         if experiment.tuning.from_epoch:
-            self.modules["encoder"] = encoder.trunk
-            groups.append({"params": list(encoder.trunk.parameters())})
+            self.modules["encoder"] = encoder.upper(experiment.tuning.blocks)
+            groups.append({"params": list(self.modules["encoder"].parameters())})
         settings = experiment.optimiser
         self.optimiser = OPTIMISERS[settings.name](groups, lr=settings.rate, weight_decay=settings.weight_decay)
         self.averages = {name: value.clone() for name, value in self._weights()} if settings.average else {}

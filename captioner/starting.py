@@ -38,7 +38,7 @@ class Start:
     learner: Learner
     position: Position
     log_bytes: int  # of the log that are this run's own
-    keeps_encoder: bool  # whether checkpoints need the encoder's weights because nobody could find them elsewhere
+    kept: frozenset[str]  # the encoder's weights that checkpoints need because nobody could find them elsewhere
 
 
 def start_run(
@@ -67,7 +67,13 @@ def start_run(
         _load_weights(decoder, checkpoint, str(source))
     learner = Learner(experiment, decoder, encoder, processes, device)
     position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
-    return Start(encoder, data, learner, position, log_bytes, own or experiment.encoder.weights == "random")
+    return Start(encoder, data, learner, position, log_bytes, _kept(encoder, experiment, checkpoint))
+
+
+def _kept(encoder: Encoder, experiment: Experiment, start: Checkpoint | None) -> frozenset[str]:
+    if start is not None and start.encoder_weights is not None:
+        return frozenset(start.encoder_weights)
+    return frozenset(encoder.trunk.state_dict() if experiment.encoder.weights == "random" else ())
 
 
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:

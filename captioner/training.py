@@ -26,12 +26,13 @@ from captioner.config import SearchConfig
 from captioner.distributed import Processes
 from captioner.experiment import Experiment, experiment_to_dict
 from captioner.learner import Numbers
+from captioner.region_sources import CachedRegions, RegionSource, TunedBlocks, TunedEncoder
 from captioner.rewards import Rewards
 from captioner.runs import RunFolder
 from captioner.schedules import rate_share, temperature
 from captioner.starting import Position, original_encoder, start_run
 from captioner.training_data import read_batches
-from captioner.validation import Findings, read_through, validate
+from captioner.validation import Findings, validate
 
 LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
 PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing
@@ -107,7 +108,7 @@ class _Training:
         self.listener, self.device, self.stop = listener, device, stop
         start = start_run(experiment, run, processes, device=device, say=listener.say, progress=self._progress)
         self.encoder, self.data, self.learner = start.encoder, start.data, start.learner
-        self.position, self.keeps_encoder = start.position, start.keeps_encoder
+        self.position, self.kept = start.position, start.kept
         if processes.is_first:
             run.begin(experiment, start.log_bytes)
         self.rewards: Rewards | None = None
@@ -129,13 +130,11 @@ class _Training:
         while self.position.epoch < last:
             epoch = self.position.epoch
             plan = self._plan(epoch)
-            if self._is_tuned(epoch):
-                self.encoder.unfreeze()
-                self.encoder.eval()  # statistics of batches stay as they were: those of sixteen images are too rough
-            self._run_epoch(plan)
+            source = self._source(epoch)
+            self._run_epoch(plan, source)
             due = (epoch + 1) % experiment.validation.every == 0 or epoch + 1 in (experiment.epochs, last)
             if due:
-                self._validate(epoch)
+                self._validate(epoch, source)
             self._finish_epoch(epoch, save=due)
         return Outcome(experiment.validation.metric, self.position.best, self.run.best, self.position.step)
 
@@ -149,11 +148,27 @@ class _Training:
     def _is_tuned(self, epoch: int) -> bool:
         return 0 < self.experiment.tuning.from_epoch <= epoch + 1
 
-    def _run_epoch(self, plan: EpochPlan) -> None:
-        tuned, began = self._is_tuned(plan.epoch), time.monotonic()
-        read = self._read_pixels if tuned else self._read_regions
+    def _source(self, epoch: int) -> RegionSource:
+        """Return where the regions of an epoch come from; the encoder is ready to be trained where it is to be."""
+        if not self._is_tuned(epoch):
+            return CachedRegions(self.data)
+        blocks = self.experiment.tuning.blocks
+        self.encoder.unfreeze(blocks)
+        self.encoder.eval()  # statistics of batches stay as they were: those of sixteen images are too rough
+        if blocks:
+            return TunedBlocks(self.data, self.encoder, blocks, self.device)
+        return TunedEncoder(self.data, self.encoder, self.device)
+
+    def _run_epoch(self, plan: EpochPlan, source: RegionSource) -> None:
+        rows, began = self.processes.rows(), time.monotonic()
+
+        def read(batch: Batch) -> NDArray[np.generic]:
+            return source.read(batch.images[rows], batch.mirrored[rows])
+
         for batch, inputs in read_batches(plan, self.position.batch, read):
-            numbers = self._step(plan, batch, inputs, tuned)
+            tensor = torch.from_numpy(inputs).to(self.device)
+            regions = source.regions(tensor) if len(tensor) else tensor.float()
+            numbers = self._step(plan, batch, regions)
             ended = time.monotonic()
             self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
             began = ended
@@ -163,18 +178,8 @@ class _Training:
             if self.experiment.save_every and self.position.step % self.experiment.save_every == 0:
                 self._save_last()
 
-    def _read_regions(self, batch: Batch) -> NDArray[np.generic]:
-        rows = self.processes.rows()
-        return self.data.regions(batch.images[rows], batch.mirrored[rows])
-
-    def _read_pixels(self, batch: Batch) -> NDArray[np.generic]:
-        rows = self.processes.rows()
-        return self.data.pixels(batch.images[rows], batch.mirrored[rows], self.encoder)
-
-    def _step(self, plan: EpochPlan, batch: Batch, inputs: NDArray[np.generic], tuned: bool) -> Numbers:
+    def _step(self, plan: EpochPlan, batch: Batch, regions: Tensor) -> Numbers:
         learner, step = self.learner, self.position.step
-        tensor = torch.from_numpy(inputs).to(self.device)
-        regions: Tensor = self.encoder(tensor.permute(0, 3, 1, 2)) if tuned and len(tensor) else tensor.float()
         total = self.experiment.epochs * self.plan_lengths.get(False, 0)
         learner.decoder.attention.temperature = temperature(self.experiment.attention, step, total)
         if plan.epoch >= self.experiment.epochs:
@@ -205,7 +210,7 @@ class _Training:
 
     # ------------------------------------------------------------------------------------------------ validation
 
-    def _validate(self, epoch: int) -> None:
+    def _validate(self, epoch: int, source: RegionSource) -> None:
         """Score the model on every validation set, and keep it where it is the best so far."""
         settings = self.experiment.validation
         search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
@@ -213,9 +218,9 @@ class _Training:
         found = []
         try:
             with self.learner.averaged():
-                read = read_through(self.encoder, self.device) if self._is_tuned(epoch) else None
                 for own in self.data.validation:
                     arguments = (self.learner.decoder, self.data.vocabulary, own, search, self.processes)
+                    read = source.reader(own)
                     found.append(validate(*arguments, device=self.device, read=read, tick=self._tick))
         except Stopped:
             self._save_last()
@@ -297,10 +302,11 @@ class _Training:
     def _checkpoint(self, scores: dict[str, float]) -> Checkpoint:
         """Return the model as it stands, with averaged weights where there are some."""
         experiment = self.experiment
-        tuned = self.keeps_encoder or self._is_tuned(self.position.epoch)
+        tuned = self.encoder.upper(experiment.tuning.blocks).state_dict() if self._is_tuned(self.position.epoch) else {}
+        kept = self.kept.union(tuned)
         with self.learner.averaged():
             weights = {name: value.clone() for name, value in self.learner.decoder.state_dict().items()}
-            trunk = {name: value.clone() for name, value in self.encoder.trunk.state_dict().items()} if tuned else None
+            trunk = {name: value.clone() for name, value in self.encoder.trunk.state_dict().items() if name in kept}
             identity = self.encoder.identity() if self.experiment.tuning.from_epoch else self.identity
         return Checkpoint(
             experiment.encoder,
@@ -309,7 +315,7 @@ class _Training:
             experiment.decoder,
             self.data.vocabulary,
             weights,
-            trunk,
+            trunk or None,
             {name: round(value, 4) for name, value in scores.items() if math.isfinite(value)},
             experiment_to_dict(experiment),
             {"epoch": self.position.epoch, "batch": self.position.batch, "step": self.position.step},

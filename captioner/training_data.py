@@ -23,16 +23,30 @@ from captioner.vocabulary import SPECIALS, Vocabulary
 
 AHEAD = 3  # batches that are read while one is learned from
 Read = TypeVar("Read")
+_Split = tuple[tuple[CaptionedImage, ...], tuple[CaptionedImage, ...]]  # to train on, and to validate on
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, out of how much
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """The images of one data set that captions are searched for, and their regions."""
+    """The images of one data set that captions are searched for, and their regions, also those of a lower part."""
 
     name: str
     images: tuple[CaptionedImage, ...]
     cache: RegionCache
+    lower: RegionCache | None = None
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The regions of all images that one encoder makes, a cache for each data set."""
+
+    plain: tuple[RegionCache, ...]
+    mirrored: tuple[RegionCache, ...] = ()  # the same of flipped images, where those are used
+
+    def of(self, index: int) -> tuple[RegionCache, ...]:
+        """Return those of one data set."""
+        return (self.plain[index], *self.mirrored[index : index + 1])
 
 
 @dataclass(frozen=True)
@@ -42,16 +56,21 @@ class TrainingData:
     corpus: Corpus
     vocabulary: Vocabulary
     sources: NDArray[np.int64]  # (I,), the data set of each image of the corpus
-    caches: tuple[RegionCache, ...]  # one for each data set
-    mirrored: tuple[RegionCache, ...]  # the same of flipped images, where those are used
+    caches: Caches
     validation: tuple[ValidationSet, ...]
+    lower: Caches | None = None  # of the encoder's lower part, where the blocks above it are trained
 
-    def regions(self, images: Numbers, mirrored: NDArray[np.bool_]) -> NDArray[np.float16]:
-        """Return the regions (B, L, D) of images of the corpus, of the flipped ones where `mirrored` (B,)."""
-        regions = np.empty((len(images), *self.caches[0].shape), np.float16)
+    def regions(self, images: Numbers, mirrored: NDArray[np.bool_], *, lower: bool = False) -> NDArray[np.float16]:
+        """Return the regions (B, L, D) of images of the corpus, of the flipped ones where `mirrored` (B,).
+
+        They are those of the whole encoder, or of its `lower` part.
+        """
+        caches = self.lower if lower else self.caches
+        assert caches is not None
+        regions = np.empty((len(images), *caches.plain[0].shape), np.float16)
         for row, (image, flipped) in enumerate(zip(images.tolist(), mirrored.tolist(), strict=True)):
-            caches = self.mirrored if flipped else self.caches
-            regions[row] = caches[self.sources[image]].regions([self.corpus.images[image].file_name])[0]
+            cache = (caches.mirrored if flipped else caches.plain)[self.sources[image]]
+            regions[row] = cache.regions([self.corpus.images[image].file_name])[0]
         return regions
 
     def pixels(self, images: Numbers, mirrored: NDArray[np.bool_], encoder: Encoder) -> NDArray[np.uint8]:
@@ -75,33 +94,28 @@ def prepare_data(
 ) -> TrainingData:
     """Read the data sets, fill what their region caches lack, and build a vocabulary where none is given.
 
-    Only the first process fills caches and says what it finds; the others wait for it.
+    Where only blocks of the encoder are trained, what comes before them has caches too. Only the first process fills
+    caches and says what it finds; the others wait for it.
     """
     _check_cache_roots(experiment.data)
     sets = _with_own_names([_load(data) for data in experiment.data])
     splits = [_splits(data, own) for data, own in zip(experiment.data, sets, strict=True)]
-    flips = (False, True) if experiment.batches.flips else (False,)
+    encoders = [encoder, *([encoder.lower(experiment.tuning.blocks)] if experiment.tuning.is_partial else [])]
     if processes.is_first:
-        for data, own, (train, validation) in zip(experiment.data, sets, splits, strict=True):
+        for data, own, split in zip(experiment.data, sets, splits, strict=True):
             for note in own.notes:
                 say(f"{own.name}: {note}")
-            for flip in flips:
-                what = "mirrored" if flip else "regions"
-                images = train if flip else [*train, *validation]
-                _, report = fill_cache(
-                    images,
-                    _cache_root(data),
-                    encoder,
-                    flip=flip,
-                    device=device,
-                    progress=lambda done, total, what=what: progress(what, done, total),  # type: ignore[misc]
-                )
-                for reason in report.refused:
-                    say(f"left out: {reason}")
+            refused = [
+                reason
+                for each in encoders
+                for reason in _fill(data, split, each, flips=experiment.batches.flips, device=device, progress=progress)
+            ]
+            for reason in dict.fromkeys(refused):  # the same for each encoder
+                say(f"left out: {reason}")
     processes.wait()
-    opened = [[_open_cache(data, encoder, flip) for data in experiment.data] for flip in flips]
+    opened = [_open_caches(experiment, each) for each in encoders]
     kept = [
-        [image for image in train if all(image.file_name in caches[index] for caches in opened)]
+        [image for image in train if all(image.file_name in cache for each in opened for cache in each.of(index))]
         for index, (train, _) in enumerate(splits)
     ]
     images = [image for own in kept for image in own]
@@ -117,13 +131,33 @@ def prepare_data(
         Corpus.build(images, vocabulary),
         vocabulary,
         np.repeat(np.arange(len(kept)), [len(own) for own in kept]),
-        tuple(opened[0]),
-        tuple(opened[1]) if len(opened) > 1 else (),
+        opened[0],
         tuple(
-            _validation_set(own, validation, cache, experiment.validation.images)
-            for own, (_, validation), cache in zip(sets, splits, opened[0], strict=True)
+            _validation_set(own, validation, [each.plain[index] for each in opened], experiment.validation.images)
+            for index, (own, (_, validation)) in enumerate(zip(sets, splits, strict=True))
         ),
+        opened[1] if len(opened) > 1 else None,
     )
+
+
+def _fill(
+    data: DataConfig, split: _Split, encoder: Encoder, *, flips: bool, device: str, progress: Progress
+) -> list[str]:
+    """Fill what the caches of one data set lack; return why images were refused."""
+    train, validation = split
+    refused: list[str] = []
+    for flip in (False, True) if flips else (False,):
+        what = "mirrored" if flip else "regions"
+        _, report = fill_cache(
+            train if flip else [*train, *validation],
+            _cache_root(data),
+            encoder,
+            flip=flip,
+            device=device,
+            progress=lambda done, total, what=what: progress(what, done, total),  # type: ignore[misc]
+        )
+        refused += report.refused
+    return refused
 
 
 def _check_cache_roots(configs: Sequence[DataConfig]) -> None:
@@ -152,7 +186,7 @@ def _load(data: DataConfig) -> CaptionDataset:
     return load_dataset(data.root, data.format, restval_to_train=data.restval_to_train, tolerance=data.tolerance)
 
 
-def _splits(data: DataConfig, own: CaptionDataset) -> tuple[tuple[CaptionedImage, ...], tuple[CaptionedImage, ...]]:
+def _splits(data: DataConfig, own: CaptionDataset) -> _Split:
     return own.split(data.train), own.split(data.validation)
 
 
@@ -160,19 +194,27 @@ def _cache_root(data: DataConfig) -> Path:
     return Path(data.features) if data.features else Path("features") / Path(data.root).resolve().name
 
 
-def _open_cache(data: DataConfig, encoder: Encoder, flip: bool) -> RegionCache:
-    return RegionCache(cache_folder(_cache_root(data), cache_identity(encoder, flip=flip)))
+def _open_caches(experiment: Experiment, encoder: Encoder) -> Caches:
+    plain, mirrored = (
+        tuple(
+            RegionCache(cache_folder(_cache_root(data), cache_identity(encoder, flip=flip)))
+            for data in experiment.data
+            if experiment.batches.flips or not flip
+        )
+        for flip in (False, True)
+    )
+    return Caches(plain, mirrored)
 
 
 def _validation_set(
-    own: CaptionDataset, images: Sequence[CaptionedImage], cache: RegionCache, count: int
+    own: CaptionDataset, images: Sequence[CaptionedImage], caches: Sequence[RegionCache], count: int
 ) -> ValidationSet:
-    usable = [image for image in images if image.file_name in cache]
+    usable = [image for image in images if all(image.file_name in cache for cache in caches)]
     if not usable:
         raise ValueError(f"none of the validation images of {own.name} could be read")
     if count and count < len(usable):
         usable = [usable[index * len(usable) // count] for index in range(count)]  # spread over the split
-    return ValidationSet(own.name, tuple(usable), cache)
+    return ValidationSet(own.name, tuple(usable), *caches)
 
 
 def read_batches(plan: EpochPlan, first: int, read: Callable[[Batch], Read]) -> Iterator[tuple[Batch, Read]]:

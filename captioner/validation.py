@@ -7,24 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from captioner.config import SearchConfig
 from captioner.datasets import CaptionedImage
 from captioner.decoder import Decoder
 from captioner.distributed import Processes
-from captioner.encoder import Encoder
-from captioner.engines import make_engine
-from captioner.images import ImageError, read_ahead
 from captioner.measures.diagnostics import STILL, total_variation
 from captioner.metrics import CiderD, bleu
+from captioner.region_sources import ReadRegions
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 from captioner.vocabulary import Vocabulary
 
 BATCH = 64  # images
-
-ReadRegions = Callable[[Sequence[CaptionedImage]], NDArray[np.float16 | np.float32]]
 
 
 @dataclass(frozen=True)
@@ -48,15 +43,14 @@ def validate(
     processes: Processes,
     *,
     device: str,
-    read: ReadRegions | None = None,
+    read: ReadRegions,
     tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> Findings:
     """Search for a caption of each image, shared among the processes with each image once, and score them all.
 
-    `read` gives the regions of images, by default from the cache. `tick` is called with the images done and all after
+    `read` gives the regions of images. `tick` is called with the images done and all after
     each batch, equally often in every process, and may raise to stop.
     """
-    read = read or (lambda images: own.cache.regions([image.file_name for image in images]))
     mine = own.images[processes.rows()]
     found: list[Hypothesis] = []
     for start in range(0, -(-len(own.images) // processes.count), BATCH):
@@ -67,21 +61,6 @@ def validate(
     parts = processes.gather([_on_cpu(hypothesis) for hypothesis in found])
     hypotheses = [parts[index % processes.count][index // processes.count] for index in range(len(own.images))]
     return Findings(_score(own.images, hypotheses, vocabulary), hypotheses)
-
-
-def read_through(encoder: Encoder, device: str) -> ReadRegions:
-    """Return a way to read the regions of images through an encoder that no cache is of."""
-    engine = make_engine(encoder, "torch", device=device)
-
-    def read(images: Sequence[CaptionedImage]) -> NDArray[np.float16 | np.float32]:
-        pixels = []
-        for each in read_ahead([image.path for image in images], encoder.preprocessing):
-            if isinstance(each, ImageError):
-                raise each
-            pixels.append(each.pixels)
-        return engine(pixels)
-
-    return read
 
 
 def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:

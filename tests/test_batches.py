@@ -12,7 +12,7 @@ from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.datasets import CaptionedImage
 from captioner.region_cache import RegionCache
 from captioner.settings import BatchConfig
-from captioner.training_data import TrainingData, read_batches
+from captioner.training_data import Caches, TrainingData, read_batches
 from captioner.vocabulary import END, PAD, SPECIALS, START, Vocabulary
 
 VOCABULARY = Vocabulary((*SPECIALS, *(f"word{number}" for number in range(300))))
@@ -237,7 +237,7 @@ def test_regions_are_read_from_a_mapped_file_and_only_where_they_are_needed(tmp_
             writable[cache.records[image.file_name].row, 0, :2] = (sign, image.image_id)
         del writable
     sources = np.zeros(300, np.int64)
-    data = TrainingData(corpus, VOCABULARY, sources, (straight,), (flipped,), ())
+    data = TrainingData(corpus, VOCABULARY, sources, Caches((straight,), (flipped,)), ())
     before = resident_bytes()
     seen = 0
     for batch in EpochPlan(corpus, BatchConfig(20, 5, 3, flips=True), 0, 0):

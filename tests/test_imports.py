@@ -28,7 +28,7 @@ LAYERS = [
     ["draws", "shared", "additive", "scores", "attention", "lstm", "word_gates", "decoder"],
     ["hypotheses", "next_words", "sampling", "search", "checkpoint_files", "checkpoint", "exporting"],
     ["region_cache", "features", "inspection", "pictures", "captioning", "forced"],
-    ["batches", "distributed", "schedules", "rewards", "learner", "training_data", "validation"],
+    ["batches", "distributed", "schedules", "rewards", "learner", "training_data", "region_sources", "validation"],
     ["figures.curves", "runs", "starting", "training", "bulk", "measures.split_captions"],
     ["figures.charts", "reports.parts", "reports.figures", "reports.summary", "reports.scores", "reports.attention"],
     ["reports.examples", "reports.errors", "reports.report"],

@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "hard": {"attention": {"mode": "hard", "width": 8}, "decoder": {"dropout": 0.2}, "loss": {"reduction": "sum"}},
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4}},
+    "some blocks tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4, "blocks": 3}},
 }
 
 

@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "gumbel": {"attention": {"mode": "gumbel", "width": 8}, "optimiser": {"name": "adam", "rate": 0.01}},
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3}, "optimiser": {"average": 0.9}, "batches": FLIPS},
+    "some blocks tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3, "blocks": 3}, "batches": FLIPS},
 }
 STOPS: dict[str, Callable[[Recorder], bool]] = {
     "in the middle of an epoch": at_step(2),

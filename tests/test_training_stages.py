@@ -114,16 +114,21 @@ def test_the_encoder_is_tuned_from_its_epoch_on(data: Path, tmp_path: Path, monk
     assert trunk_of(tmp_path / "run" / "best") is None  # it is that of the first epoch
 
 
-def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"tuning": {"from_epoch": 1, "rate": 3e-3}, "optimiser": {"average": 0.5, "rate": 0.02}}
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path: Path, blocks: int) -> None:
+    tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
+    settings: dict[str, Any] = {"tuning": tuning, "optimiser": {"average": 0.5, "rate": 0.02}}
     outcome, _ = run_toy(toy_experiment(data, epochs=1, **settings), tmp_path / "run")
     assert outcome is not None
     checkpoint = load_checkpoint(outcome.folder)
     encoder, original = checkpoint.build_encoder(), load_once(checkpoint.encoder)
     assert encoder.fingerprint() == checkpoint.encoder_identity["weights"] != original.fingerprint()
-    moments = {name: own for name, own in original.trunk.state_dict().items() if "running" in name}
-    assert moments
-    assert all(torch.equal(encoder.trunk.state_dict()[name], own) for name, own in moments.items())
+    weights = original.trunk.state_dict()
+    same = {name for name, own in encoder.trunk.state_dict().items() if torch.equal(own, weights[name])}
+    assert same >= {name for name in weights if "running" in name}
+    last = [str(place) for place in range(len(encoder.trunk))][-blocks:]
+    assert {name.split(".")[0] for name in weights if name not in same} == set(last)
+    assert {name.split(".")[0] for name in checkpoint.encoder_weights or {}} == set(last)
     # Its scores are those of captions of its own regions, not of the original encoder's.
     (line,) = validation_lines(tmp_path / "run")
     decoder = checkpoint.build_decoder()
@@ -152,6 +157,32 @@ def test_training_goes_on_from_a_tuned_encoder(data: Path, tmp_path: Path) -> No
     other = toy_experiment(data, encoder={"size": 96}, start=str(first.folder))
     with pytest.raises(ValueError, match=r"^the checkpoint's encoder is .*size=64.*; its own weights fit no other$"):
         run_toy(other, tmp_path / "third")
+
+
+def test_blocks_that_were_tuned_and_others_after_them_are_all_kept(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(
+        toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}), tmp_path / "first"
+    )
+    assert first is not None
+    for blocks in (1, 4):
+        tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
+        outcome, _ = run_toy(
+            toy_experiment(data, epochs=1, tuning=tuning, start=str(first.folder)), tmp_path / str(blocks)
+        )
+        assert outcome is not None
+        before, after = trunk_of(first.folder), trunk_of(outcome.folder)
+        assert before is not None
+        assert after is not None
+        assert after.keys() >= before.keys()
+        assert len({name.split(".")[0] for name in after}) == max(2, blocks)
+        checkpoint = load_checkpoint(outcome.folder)
+        assert checkpoint.build_encoder().fingerprint() == checkpoint.encoder_identity["weights"]
+
+
+def test_more_blocks_than_there_are(data: Path, tmp_path: Path) -> None:
+    experiment = toy_experiment(data, tuning={"from_epoch": 1, "blocks": 18})
+    with pytest.raises(ValueError, match=r"^tuning.blocks is 18; efficientnet-lite0 at stride32 has up to 17, or 0"):
+        run_toy(experiment, tmp_path / "run")
 
 
 def test_an_image_that_is_lost_while_the_encoder_is_tuned_is_an_error(tmp_path: Path) -> None:

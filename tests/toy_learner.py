@@ -34,6 +34,17 @@ VOCABULARY = Vocabulary.build((words for image in IMAGES for words in image.toke
 CORPUS = Corpus.build(IMAGES, VOCABULARY)
 
 
+class SimpleEncoder(nn.Module):
+    """As much of an encoder as learning asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(3, D)
+
+    def upper(self, blocks: int) -> nn.Module:
+        return self.trunk
+
+
 def make_learner(
     mode: str = "soft",
     *,
@@ -55,8 +66,7 @@ def make_learner(
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(scale)  # lively: otherwise every word is about as probable as any other
-    encoder = nn.Module()
-    encoder.trunk = nn.Linear(3, D)
+    encoder = SimpleEncoder()
     return Learner(settings, decoder, encoder, Processes(), "cpu")  # type: ignore[arg-type]
 
 
