@@ -89,7 +89,8 @@ class DecoderConfig:
     `regions` is the width to which regions are projected, 0 to take them as they come; `normalise` puts a layer norm
     after that. `gate` is beta: none, one number for the whole context as in the paper, or one for each feature.
     `deep_output` adds the previous word and the context to the hidden state before the words are scored, as the paper
-    does; `tied` scores words by their own embeddings.
+    does; `tied` scores words by their own embeddings. `dropout` is that of words, hidden states and what words are
+    scored by, `region_dropout` that of the projected regions, the same for all captions of an image.
     """
 
     embedding: int = 256
@@ -100,11 +101,12 @@ class DecoderConfig:
     deep_output: bool = True
     tied: bool = True
     dropout: float = 0.5
+    region_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_least("decoder", self, embedding=1, hidden=1, regions=0)
         check_choices("decoder", self, gate=GATES)
-        check_shares("decoder", self, "dropout")
+        check_shares("decoder", self, "dropout", "region_dropout")
 
 
 @dataclass(frozen=True)

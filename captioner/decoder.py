@@ -148,7 +148,10 @@ class Decoder(nn.Module):
 
     def start(self, regions: Tensor, captions: int = 1, draws: Draws | None = None) -> tuple[Scene, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
-        memory = self.attention.prepare(self.project(regions), draws and draws.looks)
+        projected: Tensor = self.project(regions)  # (B, L, R)
+        if draws is not None:
+            projected = draws.dropout(projected, self.config.region_dropout)
+        memory = self.attention.prepare(projected, draws and draws.looks)
         mean = memory.regions.matrix.mean(dim=1)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)

@@ -155,8 +155,9 @@ def test_every_parameter_learns(mode: str) -> None:
     assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
 
 
-def test_dropout_is_off_at_inference() -> None:
-    decoder = make(dropout=0.5)
+@pytest.mark.parametrize("kind", ["dropout", "region_dropout"])
+def test_dropout_is_off_at_inference(kind: str) -> None:
+    decoder = make(**{kind: 0.5})
     regions, ids = inputs()
     torch.testing.assert_close(decoder(regions, ids).logits, decoder(regions, ids).logits)
     first, again, other = (decoder(regions, ids, Draws([seed], 3)).logits for seed in (1, 1, 2))
@@ -183,7 +184,7 @@ def test_a_mask_saves_work_and_changes_nothing(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["soft", "hard", "gumbel"])
 def test_images_shared_among_processes_see_the_same_numbers(mode: str) -> None:
-    decoder = make(AttentionConfig(mode, width=5), dropout=0.5)
+    decoder = make(AttentionConfig(mode, width=5), dropout=0.5, region_dropout=0.3)
     regions, ids = inputs(batch=5)
     whole = decoder(regions, ids, Draws([3, 4], 5))
     for rows in (slice(0, 2), slice(2, 5)):
@@ -198,6 +199,7 @@ def test_images_shared_among_processes_see_the_same_numbers(mode: str) -> None:
         ({"regions": -1}, "decoder regions is -1; it must be at least 0"),
         ({"gate": "open"}, "decoder gate is 'open'; choose from none, scalar, vector"),
         ({"dropout": 1.0}, "decoder dropout is 1.0"),
+        ({"region_dropout": -0.1}, "decoder region_dropout is -0.1"),
     ],
 )
 def test_bad_settings_name_the_value_and_the_choices(values: dict[str, object], message: str) -> None:
