@@ -1,4 +1,4 @@
-"""Rewards of sampled captions: CIDEr-D against the training images' own captions."""
+"""Rewards of sampled captions: CIDEr-D, and BLEU on request, against the training images' own captions."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.batches import Corpus
-from captioner.metrics import CiderD
+from captioner.metrics import CiderD, bleu
 from captioner.vocabulary import END, SPECIALS, Vocabulary
 
 
 class Rewards:
     """Scores captions of the images of a corpus; `longest` is how many words they may have.
 
+    A reward is CIDEr-D, 0..10, and `bleu_weight` times the mean of BLEU-1 to BLEU-4 of the caption on its own, 0..1.
     The end marker counts as a word, of references too: without it, a caption that breaks off before a rare word, as
     "a dog on the", would lose nothing by it.
     """
 
-    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, longest: int) -> None:
-        self.vocabulary, self.longest = vocabulary, longest
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, longest: int, bleu_weight: float = 0.0) -> None:
+        self.vocabulary, self.longest, self.bleu_weight = vocabulary, longest, bleu_weight
         self.cider = CiderD(
             [[" ".join([*words, SPECIALS[END]]) for words in image.tokenized()] for image in corpus.images]
         )
 
     def score(self, caption_ids: Tensor, images: Sequence[int] | NDArray[np.int64]) -> Tensor:
-        """Return the score (B, N), 0..10, of captions (B, N, T + 1) of images (B,) of the corpus."""
+        """Return the reward (B, N) of captions (B, N, T + 1) of images (B,) of the corpus."""
         batch, captions = caption_ids.shape[:2]
         texts = [
             " ".join([*self.vocabulary.words(ids), *([SPECIALS[END]] if END in ids else [])])
             for ids in caption_ids.flatten(0, 1).tolist()
         ]
-        scores = self.cider.score(texts, np.repeat(np.asarray(images), captions).tolist())
+        owners = np.repeat(np.asarray(images), captions).tolist()
+        scores = self.cider.score(texts, owners)
+        if self.bleu_weight:
+            references = [self.cider.references[owner] for owner in owners]
+            scores = scores + self.bleu_weight * bleu(texts, references).captions.mean(axis=1)
         return torch.from_numpy(scores).float().view(batch, captions)

@@ -183,9 +183,12 @@ class _Training:
         total = self.experiment.epochs * self.plan_lengths.get(False, 0)
         learner.decoder.attention.temperature = temperature(self.experiment.attention, step, total)
         if plan.epoch >= self.experiment.epochs:
-            self.rewards = self.rewards or Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE)
+            critic = self.experiment.self_critical
+            if self.rewards is None:
+                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, critic.bleu_weight)
             loss, numbers = learner.criticise(batch, regions, self.rewards)
-            rates = (self.experiment.self_critical.rate, self.experiment.tuning.rate)
+            # The encoder's is as much smaller as the decoder's.
+            rates = (critic.rate, self.experiment.tuning.rate * critic.rate / self.experiment.optimiser.rate)
         else:
             loss, numbers = learner.measure(batch, regions)
             share = rate_share(self.experiment.schedule, step, total, len(plan))

@@ -12,6 +12,7 @@ from toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regio
 from captioner.batches import EpochPlan
 from captioner.draws import Draws
 from captioner.learner import Learner
+from captioner.metrics import bleu
 from captioner.rewards import Rewards
 from captioner.sampling import roll_out
 from captioner.settings import BatchConfig, SelfCriticalConfig
@@ -48,6 +49,18 @@ def test_rewards_prefer_the_image_s_own_captions() -> None:
     assert rewards.score(ids, [0])[0, 0] < cat
     expected = rewards.cider.score(["a cat sleeps on the grass <end>"], [1])
     assert cat == pytest.approx(float(expected[0]))
+
+
+def test_bleu_is_part_of_the_reward_where_it_has_a_weight() -> None:
+    plain, mixed = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, bleu_weight=3.0)
+    ids = torch.tensor([[VOCABULARY.encode(["a", "cat", "sleeps", "on", "the", "dog"])], [VOCABULARY.encode(["dog"] * 6)]])
+    text, references = "a cat sleeps on the dog <end>", plain.cider.references
+    expected = [
+        3 * bleu([own], [references[image]]).captions.mean()
+        for own, image in ((text, 1), (" ".join(["dog"] * 6 + ["<end>"]), 0))
+    ]
+    assert (mixed.score(ids, [1, 0]) - plain.score(ids, [1, 0])).flatten().tolist() == pytest.approx(expected)
+    assert expected[0] > 1.0 > expected[1]
 
 
 def test_a_caption_that_breaks_off_is_worth_less_than_one_that_ends() -> None:
