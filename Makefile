@@ -8,8 +8,9 @@ DEMO := demo-output
 .PHONY: demo test lint format clean
 
 demo: .venv/installed
-	$(BIN)/captioner describe data/examples --min-count 1
-	$(BIN)/captioner inspect data/examples --out $(DEMO)
+	$(BIN)/captioner caption data/examples --quiet
+	$(BIN)/captioner caption data/examples --out $(DEMO) --overlays --gallery --existing overwrite --quiet
+	@echo "Where it looked for each word: open $(DEMO)/gallery.html, or see the figures in $(DEMO)/overlays/"
 
 # One test process a core, so one thread each: more would only wait for each other.
 test: .venv/installed

@@ -53,7 +53,8 @@ def test_rewards_prefer_the_image_s_own_captions() -> None:
 
 def test_bleu_is_part_of_the_reward_where_it_has_a_weight() -> None:
     plain, mixed = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, bleu_weight=3.0)
-    ids = torch.tensor([[VOCABULARY.encode(["a", "cat", "sleeps", "on", "the", "dog"])], [VOCABULARY.encode(["dog"] * 6)]])
+    said = (["a", "cat", "sleeps", "on", "the", "dog"], ["dog"] * 6)
+    ids = torch.tensor([[VOCABULARY.encode(words)] for words in said])  # (B, N, T + 1), one caption of two images
     text, references = "a cat sleeps on the dog <end>", plain.cider.references
     expected = [
         3 * bleu([own], [references[image]]).captions.mean()
