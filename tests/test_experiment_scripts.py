@@ -80,7 +80,7 @@ def test_every_variation_is_an_experiment_of_its_own() -> None:
         for changes in own.values()
     ]
     assert all(one != other for place, one in enumerate(settings) for other in settings[:place])
-    assert {each.epochs for each in settings} == {3}
+    assert {each.epochs for each in settings} == {2}
 
 
 def test_the_study_s_table(tmp_path: Path) -> None:
