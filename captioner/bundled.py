@@ -63,11 +63,12 @@ def model_name(folder: Path) -> str:
     return f"{folder.parent.name}-last" if folder.name == "last" else folder.name
 
 
-def find_model(model: str | os.PathLike[str] | None = None) -> Path:
+def find_model(model: str | os.PathLike[str] | None = None, *, setting: str = "model") -> Path:
     """Return the checkpoint folder of a model: a bundled one by name, by default the default one, or a folder.
 
     A folder may also be that of a training run, of which the best checkpoint is taken. A folder comes before a bundled
-    model of the same name only when its path says so, as in `./flickr8k-soft`.
+    model of the same name only when its path says so, as in `./flickr8k-soft`. `setting` is what named it, for the
+    message where there is no such model.
     """
     names = bundled_models()
     if model is None:
@@ -83,4 +84,4 @@ def find_model(model: str | os.PathLike[str] | None = None) -> Path:
     if folder.is_dir():
         raise ValueError(f"{folder} holds no model: neither it nor its best/ has a {MANIFEST}")
     choices = f"choose from {', '.join(names)}, or name a checkpoint folder" if names else f"none is bundled; {_HOW_TO}"
-    raise ValueError(f"model is {str(model)!r}; {choices}")
+    raise ValueError(f"{setting} is {str(model)!r}; {choices}")

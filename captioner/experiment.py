@@ -39,10 +39,11 @@ class Experiment:
     """Every setting of a training run.
 
     `data` are the data sets that are trained on together. `epochs` are those of cross entropy; the self-critical ones
-    come after them. `precision` is that of the decoder's arithmetic; weights are float32 always. `start` is a
-    checkpoint folder whose weights and vocabulary training starts from. After every so many steps (`save_every`, 0 for
-    never) and after each validation all is saved that training needs to go on. With `tensorboard` the curves are also
-    written for TensorBoard. Each other field is a section with an explanation of its own.
+    come after them. `precision` is that of the decoder's arithmetic; weights are float32 always. `start` is a bundled
+    model, or the folder of a run or a checkpoint, whose weights and vocabulary training starts from. After every so
+    many steps (`save_every`, 0 for never) and after each validation all is saved that training needs to go on. With
+    `tensorboard` the curves are also written for TensorBoard. Each other field is a section with an explanation of its
+    own.
     """
 
     data: tuple[DataConfig, ...]
@@ -75,7 +76,7 @@ class Experiment:
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision is {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.start == "":
-            raise ValueError("start is ''; it names a checkpoint folder")
+            raise ValueError("start is ''; it names a bundled model, or the folder of a run or a checkpoint")
         self._check_combinations()
 
     def _check_combinations(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from captioner.bundled import find_model
 from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
 from captioner.decoder import Decoder
 from captioner.distributed import Processes
@@ -52,7 +53,7 @@ def start_run(
 ) -> Start:
     """Return what the run in the folder starts from; its last checkpoint where it has one."""
     resumed = run.can_resume()
-    source = str(run.last) if resumed else experiment.start
+    source = run.last if resumed else find_model(experiment.start, setting="start") if experiment.start else None
     checkpoint = load_checkpoint(source) if source else None
     own = checkpoint is not None and checkpoint.encoder_weights is not None
     encoder = _same_encoder(experiment, checkpoint) if own else _new_encoder(experiment)
@@ -86,7 +87,7 @@ def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
 
 def original_encoder(experiment: Experiment) -> Encoder:
     """Return the encoder as it was when the run began."""
-    start = load_checkpoint(experiment.start) if experiment.start else None
+    start = load_checkpoint(find_model(experiment.start, setting="start")) if experiment.start else None
     own = start is not None and start.encoder_weights is not None
     return _same_encoder(experiment, start) if own else _new_encoder(experiment)
 

@@ -305,7 +305,7 @@ MISTAKES = [
     ("seed: -1", "seed is -1; it must be at least 0 and below 2^63"),
     ("epochs: -1", "epochs is -1; it must be at least 0"),
     ("precision: double", "precision is 'double'; choose from float32, bfloat16, float16"),
-    ("start: ''", "start is ''; it names a checkpoint folder"),
+    ("start: ''", "start is ''; it names a bundled model, or the folder of a run or a checkpoint"),
     # Combinations
     ("data: []", "data is empty; it needs at least one data set"),
     ("epochs: 0", "epochs and self_critical.epochs are both 0; there is nothing to train"),
