@@ -128,7 +128,7 @@ class SearchConfig:
     beam: int = 5
     groups: int = 1
     diversity: float = 0.5
-    length_power: float = 0.7
+    length_power: float = 0.9
     minimum_length: int = 1
     maximum_length: int = 30
     no_repeat: int = 3

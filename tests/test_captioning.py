@@ -202,7 +202,7 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
     assert plain.identity() == {
         "method": "beam",
         "beam": 5,
-        "length_power": 0.7,
+        "length_power": 0.9,
         "minimum_length": 1,
         "maximum_length": 30,
         "no_repeat": 3,

@@ -99,7 +99,7 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert metrics["encoder"].startswith("efficientnet-lite0 stride32 at 64 (")
     protocol = metrics["protocol"]
     assert (protocol["images"], protocol["split_images"], protocol["references"]) == (16, 16, [2, 3])
-    assert (protocol["search"]["beam"], protocol["search"]["length_power"]) == (5, 0.7)
+    assert (protocol["search"]["beam"], protocol["search"]["length_power"]) == (5, 0.9)
     assert (protocol["training_captions"], protocol["tokenizer"], protocol["resamples"]) == (5, "toy", 60)
     low, high = metrics["intervals"]["cider"]
     assert low <= metrics["scores"]["cider"] <= high
@@ -126,7 +126,7 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
             ["one", "data", "--beam", "2"],
             "captions.jsonl has captions with beam 5, not 2; name another folder",
         ),
-        (["one", "data", "--length-power", "1"], "has captions with length_power 0.7, not 1.0"),
+        (["one", "data", "--length-power", "1"], "has captions with length_power 0.9, not 1.0"),
         (["two", "data"], "captions.jsonl has captions by the model "),
         (["one", "data", "--split", "train"], "has captions of other images (data data, split test, digest "),
     ):
