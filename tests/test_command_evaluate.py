@@ -389,5 +389,5 @@ def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "None" not in text
     assert "[]" not in text
-    for default in ("(default: test)", "(default: 1000)", "(default: 5)", "(default: 0.7)", "(default: skip)"):
+    for default in ("(default: test)", "(default: 1000)", "(default: 5)", "(default: 0.9)", "(default: skip)"):
         assert default in text
