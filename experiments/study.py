@@ -20,6 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
 from captioner.measures.text_tables import label
 
 RECIPE = Path(__file__).parent / "flickr8k-soft.yaml"
@@ -39,6 +43,7 @@ VARIATIONS: dict[str, dict[str, list[str]]] = {
     "gate": {"no gate": ["decoder.gate=none"], "scalar gate": ["decoder.gate=scalar"]},
 }
 METRICS = ("bleu1", "bleu4", "meteor", "cider")
+ATTENTION = {"entropy_share": "entropy, of the largest", "movement": "weight that moves from word to word"}
 
 
 def folder_name(name: str) -> str:
@@ -73,17 +78,24 @@ def train(name: str, changes: Sequence[str], options: argparse.Namespace) -> Non
 
 
 def evaluate(names: Sequence[str], options: argparse.Namespace) -> None:
-    """Evaluate all trainings together, the first against each other one."""
+    """Evaluate all trainings together, the first against each other one; of it and none of attention, draw charts."""
+    _evaluate(names, options.runs / "evaluation", [], options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if len(names) > 1:
+        shutil.copy(options.runs / "evaluation" / "lengths.txt", options.out)
+    if {FIRST, "none"} <= set(names):
+        report = options.runs / "report"
+        _evaluate([FIRST, "none"], options.runs / "pair", ["--report", str(report)], options)
+        # The charts only: the report's overlays show images of the data set, which are not ours to hand on.
+        for chart in (report / "figures").glob("lengths-*.svg"):
+            shutil.copy(chart, options.out / chart.name)
+
+
+def _evaluate(names: Sequence[str], out: Path, arguments: Sequence[str], options: argparse.Namespace) -> None:
     models = [str(options.runs / folder_name(name)) for name in names]
     features = ["--features", str(options.features)] if options.features else []
     command = [sys.executable, "-m", "captioner", "evaluate", *models, str(options.data), "--split", "val", *features]
-    report = options.runs / "report"
-    subprocess.run([*command, "--out", str(options.runs / "evaluation"), "--report", str(report)], check=True)
-    # The charts only: the report's overlays show images of the data set, which are not ours to hand on.
-    options.out.mkdir(parents=True, exist_ok=True)
-    for chart in (report / "figures").glob("*.svg"):
-        shutil.copy(chart, options.out / chart.name)
-    shutil.copy(options.runs / "evaluation" / "lengths.txt", options.out)
+    subprocess.run([*command, "--out", str(out), *arguments], check=True)
 
 
 def collect(names: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -127,6 +139,32 @@ def write(rows: Sequence[dict[str, Any]], out: Path) -> str:
     return table
 
 
+def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
+    """Draw CIDEr-D with its intervals, and how spread out and how lively attention is, a line for each training."""
+    figure = Figure(figsize=(9, 0.32 * len(rows) + 1.2), layout="constrained")
+    FigureCanvasSVG(figure)
+    scores, attention = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    places = [-place for place in range(len(rows))]
+    values = [row["scores"]["cider"] for row in rows]
+    low, high = zip(*(row["intervals"]["cider"] for row in rows), strict=True)
+    spans = [[value - end for value, end in zip(values, low, strict=True)],
+             [end - value for value, end in zip(values, high, strict=True)]]  # fmt: skip
+    scores.axvline(values[0], color="0.8", zorder=0)
+    scores.errorbar(values, places, xerr=spans, fmt="o", capsize=2)
+    scores.set_xlabel("CIDEr-D, 95 % intervals", fontsize=9)
+    scores.set_yticks(places, [row["name"] for row in rows])
+    for name, mark in (("entropy_share", "o"), ("movement", "^")):
+        attention.plot([100 * row[name] for row in rows], places, mark, label=ATTENTION[name])
+    attention.set_xlabel("per cent", fontsize=9)
+    figure.legend(loc="outside upper right", ncols=2, fontsize=8, frameon=False)
+    for axes in (scores, attention):
+        axes.tick_params(labelsize=9)
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    with rc_context({"svg.hashsalt": "captioner"}):  # equal numbers give equal files
+        figure.savefig(picture, metadata={"Date": None})
+
+
 def main() -> None:
     """Train what is not trained, evaluate it all and print the table."""
     variations = {name: changes for own in VARIATIONS.values() for name, changes in own.items()}
@@ -144,7 +182,9 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda name: train(name, variations[name], options), names))
     evaluate(names, options)
-    print(write(collect(names, options), options.out), end="")
+    rows = collect(names, options)
+    draw(rows, options.out / "scores.svg")
+    print(write(rows, options.out), end="")
 
 
 if __name__ == "__main__":

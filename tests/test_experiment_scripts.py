@@ -98,3 +98,5 @@ def test_the_study_s_table(tmp_path: Path) -> None:
     places = [table.index(text) for text in (study.FIRST, "*score function*", "| dot", "*gate*", "| no gate")]
     assert places == sorted(places)
     assert json.loads((tmp_path / "study.json").read_text())[1]["scores"]["cider"] == 53.0
+    study.draw(rows, tmp_path / "scores.svg")
+    assert all(f"<!-- {name} -->" in (tmp_path / "scores.svg").read_text() for name in names)
