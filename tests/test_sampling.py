@@ -213,7 +213,7 @@ def test_samples_carry_what_reading_them_out_gives(mode: str) -> None:
                 outputs = decoder(regions[image : image + 1], caption)
             forced = outputs.logits[0, 0].log_softmax(dim=-1).gather(1, caption[0, 0, 1:, None]).squeeze(1)
             assert hypothesis.log_prob == pytest.approx(forced.sum().item())
-            assert hypothesis.score == pytest.approx(hypothesis.log_prob / (length + 1) ** 0.7)
+            assert hypothesis.score == pytest.approx(hypothesis.log_prob / (length + 1) ** config.length_power)
             torch.testing.assert_close(hypothesis.probabilities, forced[:length].exp())
             torch.testing.assert_close(hypothesis.alpha, outputs.alpha[0, 0, :length])
             torch.testing.assert_close(hypothesis.beta, outputs.beta[0, 0, :length].mean(dim=-1))
