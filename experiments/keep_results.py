@@ -38,14 +38,14 @@ def thin(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def collect(evaluation: Path) -> dict[str, Any]:
+def read_evaluation(evaluation: Path) -> dict[str, Any]:
     """Return the scores, intervals, diversity and protocol of an evaluation, with what attention does in short."""
     metrics = json.loads((evaluation / "metrics.json").read_text())
     found = {name: metrics[name] for name in KEPT}
     diagnostics = evaluation / "diagnostics.json"
     if diagnostics.exists():
         known = json.loads(diagnostics.read_text())
-        found["attention"] = {name: known["overall"][name] for name in PER_CAPTION if name in known["overall"]}
+        found["attention"] = {name: known["overall"][name] for name in PER_CAPTION}
         found["attention"]["collapsed"] = known["collapsed"]
     return found
 
@@ -62,7 +62,7 @@ def main() -> None:
     write_whole(options.out / "settings.yaml", write_yaml(settings))
     lines = [json.loads(line) for line in (options.run / "log.jsonl").read_text().splitlines()]
     write_whole(options.out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in thin(lines)))
-    write_whole(options.out / "metrics.json", json.dumps(collect(options.evaluation), indent=2) + "\n")
+    write_whole(options.out / "metrics.json", json.dumps(read_evaluation(options.evaluation), indent=2) + "\n")
     shutil.copy(options.run / "curves.png", options.out / "curves.png")
 
 

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from keep_results import read_evaluation
 from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -103,18 +104,15 @@ def collect(names: Sequence[str], options: argparse.Namespace) -> list[dict[str,
     rows = []
     for name in names:
         folder = options.runs / "evaluation" / folder_name(name) if len(names) > 1 else options.runs / "evaluation"
-        metrics = json.loads((folder / "metrics.json").read_text())
-        diagnostics = json.loads((folder / "diagnostics.json").read_text())
+        found = read_evaluation(folder)
         rows.append(
             {
                 "name": name,
                 "question": next(question for question, own in VARIATIONS.items() if name in own),
-                "scores": metrics["scores"],
-                "intervals": metrics["intervals"],
-                "distinct": metrics["diversity"]["distinct"],
-                "entropy_share": diagnostics["overall"]["entropy_share"],
-                "movement": diagnostics["overall"]["movement"],
-                "collapsed": diagnostics["collapsed"],
+                "scores": found["scores"],
+                "intervals": found["intervals"],
+                "distinct": found["diversity"]["distinct"],
+                **{key: found["attention"][key] for key in ("entropy_share", "movement", "collapsed")},
             }
         )
     return rows
