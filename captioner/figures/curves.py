@@ -55,7 +55,8 @@ def _draw_panel(axes: Axes, title: str, names: tuple[str, ...], lines: list[dict
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
     if shown > 1:
-        axes.legend(fontsize=8)
+        # Below the axes: within them it would lie on some curve.
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False)
 
 
 def _points(name: str, lines: list[dict[str, Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
