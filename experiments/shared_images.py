@@ -83,7 +83,7 @@ def main() -> None:
     left = directions(caches[0], training)
     pairs: list[Pair] = []
     for cache, own in zip(caches, sets, strict=True):
-        for split in HELD_OUT:
+        for split in [split for split in HELD_OUT if split in own.splits()]:
             images = own.split(split)
             found = closest(training, images, (left, directions(cache, images)), options.count)
             print(f"{own.name} {split}: {len(images):,} images against {len(training):,} of {sets[0].name} train")

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from toy_training import read_log, run_toy, toy_experiment, write_toy_data
 
 from captioner.experiment import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import keep_results
+import shared_images
 import study
 
 SCORES = {"bleu1": 66.123, "bleu4": 22.5, "meteor": 20.0, "cider": 55.0}
@@ -100,3 +102,28 @@ def test_the_study_s_table(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "study.json").read_text())[1]["scores"]["cider"] == 53.0
     study.draw(rows, tmp_path / "scores.svg")
     assert all(f"<!-- {name} -->" in (tmp_path / "scores.svg").read_text() for name in names)
+
+
+def test_copies_between_training_and_held_out_images_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_toy_data(tmp_path / "data")
+    other = write_toy_data(tmp_path / "other", first=20)
+    with Image.open(data / "003.png") as image:
+        image.resize((90, 90), Image.Resampling.BICUBIC).save(other / "029.png")  # a validation image
+    run_toy(toy_experiment([data, other], epochs=1), tmp_path / "run")
+    caches = [str(next((tmp_path / f"{name}-regions").iterdir())) for name in ("data", "other")]
+    sheet = tmp_path / "sheet.png"
+    arguments = [*caches, str(data), str(other), "--count", "2", "--sheet", str(sheet)]
+    monkeypatch.setattr(sys, "argv", ["shared_images.py", *arguments])
+    shared_images.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == [
+        "data val: 5 images against 8 of data train",
+        "other val: 5 images against 8 of data train",
+    ]
+    likeness, known, held_out = lines[4].split()
+    assert (known, held_out) == ("003.png", "029.png")
+    assert float(likeness) > 0.97 > float(lines[5].split()[0])
+    with Image.open(sheet) as drawn:
+        assert drawn.size == (2 * (2 * shared_images.TILE + 16), 2 * (shared_images.TILE + 24))
