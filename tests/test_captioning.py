@@ -319,8 +319,8 @@ def test_loading_by_folder_run_and_name(tmp_path: Path, lite0: Encoder, monkeypa
     assert find_model("b-model") == tmp_path / "pretrained" / "b-model"
     with pytest.raises(ValueError, match=r"^model is 'c'; choose from a-model, b-model, or name a checkpoint folder$"):
         load("c")
-    save_toy(tmp_path / "pretrained" / "flickr8k-soft", lite0)
-    assert find_model().name == "flickr8k-soft"
+    save_toy(tmp_path / "pretrained" / "coco-soft", lite0)
+    assert find_model().name == "coco-soft"
 
 
 def test_public_names_come_without_torch_until_they_are_used() -> None:
