@@ -48,10 +48,12 @@ class DataConfig:
 class VocabularyConfig:
     """Which words the model learns.
 
-    `minimum_count` is how often the training captions must have a word; rarer ones are unknown to the model.
+    `minimum_count` is how often the training captions must have a word; rarer ones are unknown to the model. A run that
+    starts from another model keeps that one's words, and with `extend` adds those of its own captions.
     """
 
     minimum_count: int = 5
+    extend: bool = True
 
     def __post_init__(self) -> None:
         check_least("vocabulary", self, minimum_count=1)

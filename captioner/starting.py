@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from captioner.bundled import find_model
 from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
@@ -16,6 +17,7 @@ from captioner.experiment import Experiment
 from captioner.learner import Learner
 from captioner.runs import RunFolder
 from captioner.training_data import Progress, TrainingData, prepare_data
+from captioner.vocabulary import SPECIALS
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,16 @@ def start_run(
     # The caches are of the encoder as it was before this run changed it.
     origin = original_encoder(experiment) if resumed and experiment.tuning.from_epoch else encoder
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
-    data = prepare_data(experiment, origin, vocabulary, processes, device=device, say=say, progress=progress)
+    data = prepare_data(
+        experiment,
+        origin,
+        vocabulary,
+        processes,
+        extend=experiment.vocabulary.extend and not resumed,
+        device=device,
+        say=say,
+        progress=progress,
+    )
     torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
     words = len(data.vocabulary)
     decoder = Decoder(experiment.decoder, experiment.attention, words, encoder.dimensions, encoder.grid)
@@ -108,7 +119,18 @@ def _same_encoder(experiment: Experiment, start: Checkpoint | None) -> Encoder:
 
 def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:
     try:
-        decoder.load_state_dict(start.weights)
+        decoder.load_state_dict(_with_new_words(start, decoder.state_dict()))
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise ValueError(f"the weights of {source} do not fit the decoder of these settings: {reason}") from None
+
+
+def _with_new_words(start: Checkpoint, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the checkpoint's weights, of as many words as are wanted; a new word begins as the mean of the others."""
+    known, grown = start.vocabulary, dict(start.weights)
+    for name, value in start.weights.items():
+        new = len(wanted[name]) - len(known) if name in wanted and wanted[name].ndim else 0
+        if new > 0 and value.shape[:1] == (len(known),):
+            mean = value[len(SPECIALS) :].float().mean(0, keepdim=True).to(value.dtype)
+            grown[name] = torch.cat([value, mean.expand(new, *value.shape[1:])])
+    return grown

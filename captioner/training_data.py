@@ -24,6 +24,7 @@ from captioner.vocabulary import SPECIALS, Vocabulary
 AHEAD = 3  # batches that are read while one is learned from
 Read = TypeVar("Read")
 _Split = tuple[tuple[CaptionedImage, ...], tuple[CaptionedImage, ...]]  # to train on, and to validate on
+Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it is, out of how much
 
 
@@ -88,13 +89,14 @@ def prepare_data(
     vocabulary: Vocabulary | None,
     processes: Processes,
     *,
+    extend: bool = False,
     device: str = "auto",
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
     progress: Progress = lambda what, done, total: None,
 ) -> TrainingData:
     """Read the data sets, fill what their region caches lack, and build a vocabulary where none is given.
 
-    Where only blocks of the encoder are trained, what comes before them has caches too. Only the first process fills
+    With `extend` one that is given gets the new words of these data sets. Where only blocks of the encoder are trained, what comes before them has caches too. Only the first process fills
     caches and says what it finds; the others wait for it.
     """
     _check_cache_roots(experiment.data)
@@ -121,12 +123,9 @@ def prepare_data(
     images = [image for own in kept for image in own]
     if not images:
         raise ValueError("none of the training images could be read; there is nothing to train on")
-    if vocabulary is None:
-        tokens = (words for image in images for words in image.tokenized())
-        least = experiment.vocabulary.minimum_count
-        vocabulary = Vocabulary.build(tokens, least)
-        if len(vocabulary) == len(SPECIALS):
-            raise ValueError(f"no word occurs {least} times in the training captions; lower vocabulary.minimum_count")
+    if vocabulary is None or extend:
+        tell = say if processes.is_first else lambda text: None
+        vocabulary = _find_words(images, experiment.vocabulary.minimum_count, vocabulary, tell)
     return TrainingData(
         Corpus.build(images, vocabulary),
         vocabulary,
@@ -138,6 +137,19 @@ def prepare_data(
         ),
         opened[1] if len(opened) > 1 else None,
     )
+
+
+def _find_words(images: Sequence[CaptionedImage], least: int, known: Vocabulary | None, say: Say) -> Vocabulary:
+    """Return the words that captions have at least so often, after those that are `known` already."""
+    found = Vocabulary.build((words for image in images for words in image.tokenized()), least)
+    if known is None:
+        if len(found) == len(SPECIALS):
+            raise ValueError(f"no word occurs {least} times in the training captions; lower vocabulary.minimum_count")
+        return found
+    extended = known.extended(found)
+    if len(extended) > len(known):
+        say(f"{len(extended) - len(known):,} words are new to the model that this one starts from")
+    return extended
 
 
 def _fill(

@@ -105,6 +105,10 @@ class Vocabulary:
         kept = [word for word, count in counts.items() if count >= minimum_count]
         return cls((*SPECIALS, *sorted(kept, key=lambda word: (-counts[word], word))))
 
+    def extended(self, other: Vocabulary) -> Vocabulary:
+        """Return these words, with the same ids, and after them those of `other` that are new."""
+        return Vocabulary((*self.entries, *(word for word in other.entries[len(SPECIALS) :] if word not in self)))
+
     def __len__(self) -> int:
         return len(self.entries)
 

@@ -34,7 +34,8 @@ def directions(cache: RegionCache, images: Sequence[CaptionedImage]) -> NDArray[
     for start in range(0, len(images), BLOCK):
         part = images[start : start + BLOCK]
         found[start : start + len(part)] = cache.regions([image.file_name for image in part]).mean(1, np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    return found
 
 
 def closest(

@@ -31,6 +31,7 @@ from captioner.config import EncoderConfig, SearchConfig
 from captioner.region_cache import RegionCache
 from captioner.search import beam_search
 from captioner.training_data import TrainingData
+from captioner.vocabulary import SPECIALS
 
 read_regions = TrainingData.regions
 
@@ -76,6 +77,43 @@ def test_training_starts_from_a_checkpoint(data: Path, tmp_path: Path) -> None:
     assert after.vocabulary == before.vocabulary
     for name, weight in before.weights.items():
         torch.testing.assert_close(after.weights[name], weight, rtol=0, atol=1e-9)
+
+
+def test_words_that_are_new_to_the_start_are_added_after_its_own(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data), tmp_path / "first")
+    assert first is not None
+    other = write_toy_data(tmp_path / "other", train=(1, 1), first=40)
+    lines = (other / "metadata.jsonl").read_text()
+    (other / "metadata.jsonl").write_text(lines.replace("dog", "terrier").replace("runs", "chases a ball"))
+    still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder)}
+    outcome, recorder = run_toy(toy_experiment(other, **still), tmp_path / "second")
+    assert outcome is not None
+    before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
+    known = len(before.vocabulary)
+    assert after.vocabulary.entries[:known] == before.vocabulary.entries
+    new = set(after.vocabulary.entries[known:])
+    assert {"terrier", "chases"} <= new <= {"terrier", "chases", "ball"}
+    assert recorder.said[0] == f"{len(new)} words are new to the model that this one starts from"
+    grown = 0
+    for name, weight in before.weights.items():
+        found = after.weights[name]
+        torch.testing.assert_close(found[: len(weight)], weight, rtol=0, atol=1e-9)
+        for row in found[len(weight) :]:
+            grown += 1
+            torch.testing.assert_close(row, weight[len(SPECIALS) :].mean(0), rtol=0, atol=1e-6)
+    assert grown in (
+        2 * len(new),
+        3 * len(new),
+    )  # of the embedding, the output and its bias, the former two tied or not
+    kept, _ = run_toy(toy_experiment(other, **still, vocabulary={"extend": False}), tmp_path / "third")
+    assert kept is not None
+    assert load_checkpoint(kept.folder).vocabulary == before.vocabulary
+    stopped, _ = run_toy(
+        toy_experiment(other, **still), tmp_path / "fourth", stop=lambda recorder: bool(recorder.steps)
+    )
+    assert stopped is None
+    run_toy(toy_experiment(other, **still), tmp_path / "fourth", resume=True)
+    assert load_checkpoint(tmp_path / "fourth" / "best").vocabulary == after.vocabulary
 
 
 def test_a_start_that_does_not_fit_is_an_error(data: Path, tmp_path: Path) -> None:

@@ -148,3 +148,11 @@ def test_from_dict_checks_what_it_gets(content, message):
 def test_minimum_count_must_be_positive():
     with pytest.raises(ValueError, match="minimum_count is 0"):
         Vocabulary.build([["a"]], minimum_count=0)
+
+
+def test_an_extended_vocabulary_keeps_its_ids() -> None:
+    first = Vocabulary((*SPECIALS, "a", "dog"))
+    extended = first.extended(Vocabulary((*SPECIALS, "the", "a", "cat")))
+    assert extended.entries == (*SPECIALS, "a", "dog", "the", "cat")
+    assert extended.encode(["a", "dog"]) == first.encode(["a", "dog"])
+    assert first.extended(first) == first
