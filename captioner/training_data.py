@@ -96,8 +96,9 @@ def prepare_data(
 ) -> TrainingData:
     """Read the data sets, fill what their region caches lack, and build a vocabulary where none is given.
 
-    With `extend` one that is given gets the new words of these data sets. Where only blocks of the encoder are trained, what comes before them has caches too. Only the first process fills
-    caches and says what it finds; the others wait for it.
+    With `extend` one that is given gets the new words of these data sets. Where only blocks of the encoder are trained,
+    what comes before them has caches too. Only the first process fills caches and says what it finds; the others wait
+    for it.
     """
     _check_cache_roots(experiment.data)
     sets = _with_own_names([_load(data) for data in experiment.data])
