@@ -15,7 +15,7 @@ from captioner.settings import BatchConfig, DataConfig, LossConfig, OptimiserCon
 RECIPES = Path(__file__).parent.parent / "experiments"
 NAMES = [
     *(f"{data}-{recipe}" for data in ("flickr8k", "coco") for recipe in ("soft", "hard", "paper-soft", "paper-hard")),
-    "tiny",
+    *("coco-tuned", "coco-flickr8k", "flickr8k-from-coco", "tiny"),
 ]
 DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout, region_dropout"
 TOP_KEYS = (
@@ -65,12 +65,23 @@ def test_every_recipe_is_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_loads_and_tells_how_to_run_it(name: str) -> None:
     path = RECIPES / f"{name}.yaml"
-    experiment = load_experiment(path, ["data.root=somewhere"])
+    experiment = load_experiment(path, ["data.0.root=somewhere"])
     assert experiment.data[0].root == "somewhere"
     assert f"# captioner train experiments/{name}.yaml" in path.read_text(encoding="utf-8")
     if name != "tiny":
-        assert experiment.attention.mode == name.rpartition("-")[2]
+        assert experiment.attention.mode == ("hard" if name.endswith("-hard") else "soft")
         assert experiment.data[0].restval_to_train == name.startswith("coco")
+
+
+def test_recipes_that_follow_one_another() -> None:
+    both = load_experiment(RECIPES / "coco-flickr8k.yaml")
+    assert [data.root for data in both.data] == ["data/coco", "data/flickr8k"]
+    assert [data.restval_to_train for data in both.data] == [True, False]
+    tuned = load_experiment(RECIPES / "coco-tuned.yaml")
+    assert (tuned.tuning.from_epoch, tuned.tuning.blocks) == (1, 6)
+    after = load_experiment(RECIPES / "flickr8k-from-coco.yaml")
+    assert both.start == tuned.start == after.start == "coco-soft"
+    assert after.vocabulary.extend
 
 
 @pytest.mark.parametrize("data", ["flickr8k", "coco"])
