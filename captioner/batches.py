@@ -130,7 +130,7 @@ def _cut_batches(
         by_count.setdefault(len(items[index][1]), []).append(items[index])
     batches = []
     for count, group in sorted(by_count.items()):
-        images = max(1, config.captions // count)
+        images = max(1, min(config.captions // count, config.images or config.captions))
         pool = config.pool * images
         for start in range(0, len(group), pool):
             part = group[start : start + pool]

@@ -137,16 +137,18 @@ class BatchConfig:
 
     `captions` is how many a batch has over all processes, `captions_per_image` how many of one image go together at
     most. `pool` is how many batches are sorted by length together, 1 to keep the shuffled order. With `flips` half of
-    the images, drawn anew at each epoch, are seen mirrored.
+    the images, drawn anew at each epoch, are seen mirrored. `images` is how many images a batch has at most, 0 for as
+    many as it may have captions; where images have few captions, a limit saves memory while the encoder is trained.
     """
 
     captions: int = 80
     captions_per_image: int = 5
     pool: int = 50
     flips: bool = False
+    images: int = 0
 
     def __post_init__(self) -> None:
-        check_least("batches", self, captions=1, captions_per_image=1, pool=1)
+        check_least("batches", self, captions=1, captions_per_image=1, pool=1, images=0)
         if self.captions < self.captions_per_image:
             least = self.captions_per_image
             raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")

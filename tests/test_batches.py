@@ -134,6 +134,19 @@ def contents(plan: EpochPlan) -> list[tuple[object, ...]]:
     return [(batch.images.tolist(), batch.caption_ids.tolist(), batch.mirrored.tolist(), batch.seed) for batch in plan]
 
 
+@pytest.mark.parametrize("captions", [0, 2])
+def test_a_limit_of_images_cuts_the_batches_of_images_with_few_captions_alone(captions: int) -> None:
+    free = EpochPlan(UNEVEN, BatchConfig(20, 5), 3, 0, captions=captions)
+    limited = EpochPlan(UNEVEN, BatchConfig(20, 5, images=6), 3, 0, captions=captions)
+    assert max(len(batch.images) for batch in free) == (10 if captions else 20)
+    assert max(len(batch.images) for batch in limited) == 6
+    assert sum(len(batch.images) for batch in limited) == sum(len(batch.images) for batch in free)
+    if not captions:
+        assert max(batch.caption_count for batch in limited) == 20  # of those with five each
+        found = [caption for batch in limited for caption in captions_in(batch)]
+        assert sorted(found) == sorted(all_captions(UNEVEN))
+
+
 def test_order_and_contents_follow_from_seed_and_epoch() -> None:
     config = BatchConfig(20, 5, 3, flips=True)
     plan = EpochPlan(UNEVEN, config, 1, 2)

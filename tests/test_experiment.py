@@ -309,6 +309,7 @@ MISTAKES = [
     ("schedule: {floor: 1.5}", "schedule.floor is 1.5; it is a share from 0 to 1"),
     ("schedule: {factor: 1}", "schedule.factor is 1.0; it must be above 0 and below 1"),
     ("batches: {pool: 0}", "batches.pool is 0; it must be at least 1"),
+    ("batches: {images: -1}", "batches.images is -1; it must be at least 0"),
     ("tuning: {from_epoch: -1}", "tuning.from_epoch is -1; it must be at least 0"),
     ("self_critical: {baseline: best}", "self_critical.baseline is 'best'; choose from greedy, mean"),
     ("validation: {metric: rouge}", "validation.metric is 'rouge'; choose from bleu1, bleu2, bleu3, bleu4, cider"),
