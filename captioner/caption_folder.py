@@ -14,8 +14,8 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
+from captioner.files import CAN_LOCK, try_lock
 from captioner.records import (
     CAPTIONS,
     ERRORS,
@@ -28,11 +28,6 @@ from captioner.records import (
 )
 from captioner.sources import is_in_share, name_key
 
-try:
-    import fcntl
-except ImportError:  # Windows: two runs in one folder are not kept apart there
-    fcntl = None  # type: ignore[assignment]
-
 LOCK, PARTS = "captions.lock", "parts"
 POLL_SECONDS = 0.2
 
@@ -42,7 +37,7 @@ class CaptionFolder:
 
     def __init__(self, path: Path, rank: int = 0, count: int = 1) -> None:
         """Make the folder, and hold it until it is closed."""
-        if count > 1 and fcntl is None:
+        if count > 1 and not CAN_LOCK:
             raise ValueError(f"{count} processes cannot share {path}: this system has no file locks that they need")
         self.path, self.rank, self.count = path, rank, count
         path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +45,7 @@ class CaptionFolder:
             refuse_link(path / name)
         self.lock = (path / LOCK).open("ab")
         try:
-            if not _try_lock(self.lock, shared=count > 1):
+            if not try_lock(self.lock, shared=count > 1):
                 raise ValueError(f"{path} is being written by another process; wait for it to end")
         except BaseException:
             self.lock.close()
@@ -100,7 +95,7 @@ class CaptionFolder:
         part = self._part(CAPTIONS)
         part.parent.mkdir(exist_ok=True)
         self.captions = RecordFile(part)
-        if self.count > 1 and not _try_lock(self.captions.file):
+        if self.count > 1 and not try_lock(self.captions.file):
             raise ValueError(f"{part} is being written by another process; wait for it to end")
 
     def add_caption(self, record: Record) -> None:
@@ -125,7 +120,7 @@ class CaptionFolder:
         """Wait until no other process adds to its part, because it has finished or is no more."""
         for rank in range(self.count if self.count > 1 else 0):
             with self._part(CAPTIONS, rank).open("rb") as part:
-                while not _try_lock(part, shared=True):
+                while not try_lock(part, shared=True):
                     time.sleep(POLL_SECONDS)
 
     def recover(self) -> None:
@@ -153,14 +148,3 @@ class CaptionFolder:
             part.unlink()
         with suppress(OSError):
             (self.path / PARTS).rmdir()
-
-
-def _try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
-    """Hold a file until it is closed, against those who would hold it alone or, unless shared, hold it at all."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Files as every part of the program treats them: written whole or not at all, and told apart by their contents."""
+"""Files as every part of the program treats them: written whole or not at all, held, told apart by their contents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are not kept apart there
+    fcntl = None  # type: ignore[assignment]
+
+CAN_LOCK = fcntl is not None
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:
@@ -52,3 +60,14 @@ def digest(source: Path | bytes) -> str:
         while block := file.read(1 << 20):
             contents.update(block)
     return contents.hexdigest()
+
+
+def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
+    """Hold a file until it is closed, against those who would hold it alone or, unless shared, hold it at all."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

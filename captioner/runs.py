@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from captioner.captioning import make_caption
 from captioner.datasets import CaptionedImage
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
 from captioner.figures.curves import draw_curves
-from captioner.files import write_whole
+from captioner.files import try_lock, write_whole
 from captioner.images import ImageError, Preprocessing, open_image
 from captioner.overlays import save_figure, word_grid
 from captioner.search import Hypothesis
@@ -40,6 +40,14 @@ class RunFolder:
         self.best, self.last = folder / "best", folder / "last"
         self.log_path, self.settings_path = folder / "log.jsonl", folder / "settings.yaml"
         self.writer: Any = None  # TensorBoard's
+        self.held: IO[bytes] | None = None  # the log, while this process writes here
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.held is not None:
+            self.held.close()
 
     def has_run(self) -> bool:
         """Tell whether a run has begun here."""
@@ -58,11 +66,21 @@ class RunFolder:
                     f"{self.folder} was begun with {key} {other!r}, not {own!r}; go on with that, or name another --run"
                 )
 
+    def hold(self) -> None:
+        """Keep others from writing here until this is left; raise ValueError where one does already."""
+        if self.held is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.log_path.open("ab")
+        if not try_lock(log):
+            log.close()
+            raise ValueError(f"{self.folder} is being trained by another process; wait for it, or name another --run")
+        self.held = log
+
     def begin(self, experiment: Experiment, log_bytes: int) -> None:
         """Write the settings, and cut the log back to its first `log_bytes`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.hold()
         write_whole(self.settings_path, to_yaml(experiment))
-        self.log_path.touch()
         os.truncate(self.log_path, min(log_bytes, self.log_path.stat().st_size))
         if experiment.tensorboard:
             self.writer = _tensorboard_writer(self.folder / "tensorboard")

@@ -84,12 +84,15 @@ def train(
     """
     if experiment.precision == "float16" and not device.startswith("cuda"):
         raise ValueError(f"precision float16 needs a CUDA device, not {device}; choose bfloat16 or float32")
-    run = RunFolder(folder)
-    if run.has_run():
-        if not resume:
-            raise ValueError(f"{folder} has a run already; add --resume to go on with it, or name another with --run")
-        run.check_settings(experiment)
-    return _Training(experiment, run, processes, listener, device, stop).run_all()
+    with RunFolder(folder) as run:
+        if run.has_run():
+            if not resume:
+                hint = "add --resume to go on with it, or name another with --run"
+                raise ValueError(f"{folder} has a run already; {hint}")
+            run.check_settings(experiment)
+            if processes.is_first:
+                run.hold()
+        return _Training(experiment, run, processes, listener, device, stop).run_all()
 
 
 class _Training:

@@ -25,6 +25,8 @@ from toy_training import (
 from warm_process import WarmProcess
 
 from captioner.experiment import Experiment, experiment_to_dict
+from captioner.files import CAN_LOCK
+from captioner.runs import RunFolder
 
 FLIPS = {"captions": 4, "captions_per_image": 2, "flips": True}
 KILLS = 8
@@ -196,6 +198,26 @@ def test_where_things_lie_may_change(data: Path, tmp_path: Path) -> None:
     outcome, recorder = run_toy(moved, tmp_path / "run", resume=True)
     assert outcome is not None
     assert len(recorder.steps) == 2
+
+
+@pytest.mark.skipif(not CAN_LOCK, reason="this system has no file locks")
+def test_a_run_that_is_being_trained_is_left_alone(data: Path, tmp_path: Path) -> None:
+    experiment, run = toy_experiment(data, epochs=1), tmp_path / "run"
+    told = r"^\S*run is being trained by another process; wait for it, or name another --run$"
+
+    def look(recorder: Recorder) -> bool:
+        if len(recorder.steps) < 2:
+            return False
+        log = (run / "log.jsonl").read_bytes()
+        with pytest.raises(ValueError, match=told):
+            run_toy(experiment, run, resume=True)
+        with pytest.raises(ValueError, match=told):
+            RunFolder(run).begin(experiment, 0)  # of one that found the folder empty
+        assert log == (run / "log.jsonl").read_bytes() != b""
+        return True
+
+    assert run_toy(experiment, run, stop=look)[0] is None
+    assert run_toy(experiment, run, resume=True)[0] is not None  # it was let go of
 
 
 def test_a_run_is_not_overwritten(data: Path, tmp_path: Path) -> None:
