@@ -21,7 +21,7 @@ from toy_captioner import make_toy, save_toy, write_images
 
 import captioner
 from captioner.ahead import map_ahead
-from captioner.bundled import MANIFEST, bundled_models, find_model
+from captioner.bundled import DEFAULT, MANIFEST, bundled_models, find_model
 from captioner.caption_options import CaptionOptions, Keeping, make_options
 from captioner.captioning import Captioner, Result, caption_images, load
 from captioner.captions import Caption
@@ -319,8 +319,8 @@ def test_loading_by_folder_run_and_name(tmp_path: Path, lite0: Encoder, monkeypa
     assert find_model("b-model") == tmp_path / "pretrained" / "b-model"
     with pytest.raises(ValueError, match=r"^model is 'c'; choose from a-model, b-model, or name a checkpoint folder$"):
         load("c")
-    save_toy(tmp_path / "pretrained" / "coco-soft", lite0)
-    assert find_model().name == "coco-soft"
+    save_toy(tmp_path / "pretrained" / DEFAULT, lite0)
+    assert find_model().name == DEFAULT
 
 
 def test_public_names_come_without_torch_until_they_are_used() -> None:

@@ -37,7 +37,7 @@ def scores_of(name: str) -> dict[str, Any]:
 
 
 def test_the_models_that_come_with_the_package() -> None:
-    assert MODELS == ["coco-soft", "flickr8k-hard", "flickr8k-soft"]
+    assert MODELS == ["coco-soft", "coco-tuned", "flickr8k-hard", "flickr8k-soft"]
     assert find_model() == PRETRAINED / DEFAULT
 
 
@@ -48,8 +48,10 @@ def test_a_model_is_small_and_holds_nothing_of_the_machine_it_was_trained_on(nam
         if path.suffix != ".safetensors":
             assert not re.search(r"(?<![\w.:/])/(home|work|tmp|root|mnt)\b", path.read_text()), path
     manifest = load_checkpoint(PRETRAINED / name)
-    assert manifest.attention.mode == name.rpartition("-")[2]
-    assert {weight.element_size() for weight in manifest.weights.values()} == {2}
+    assert manifest.attention.mode == ("hard" if name.endswith("-hard") else "soft")
+    assert (manifest.encoder_weights is not None) == name.endswith("-tuned")
+    weights = [*manifest.weights.values(), *(manifest.encoder_weights or {}).values()]
+    assert {weight.element_size() for weight in weights if weight.is_floating_point()} == {2}
 
 
 @pytest.mark.parametrize("name", MODELS)
