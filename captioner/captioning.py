@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from captioner.ahead import map_ahead
 from captioner.bundled import find_model, model_name
 from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
 from captioner.captions import Caption, ImageSource
 from captioner.checkpoint import Checkpoint, load_checkpoint
-from captioner.engines import TorchEngine, available_cores, choose_device, make_engine
+from captioner.engines import TorchEngine, make_engine
 from captioner.images import Geometry, ImageError, Prepared, printable
 from captioner.pictures import ImageInput, prepare_picture, to_source
+from captioner.processes import choose_device
 from captioner.search import Hypothesis, search
 from captioner.sources import Source
+from captioner.threads import available_cores, map_ahead
 from captioner.vocabulary import Vocabulary, join_words
 
 if TYPE_CHECKING:

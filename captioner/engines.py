@@ -6,7 +6,6 @@ precision is asked for, safe to call from many threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 
 from captioner.config import ENGINES
 from captioner.encoder import Encoder
+from captioner.processes import choose_device
+from captioner.threads import available_cores
 
 # Small enough that the activations of a part stay in a core's cache.
 PART = 2  # images
@@ -105,23 +106,3 @@ class OnnxEngine:
 
         list(self.pool.map(run, range(0, len(pixels), size)))
         return regions
-
-
-def choose_device(name: str = "auto") -> str:
-    """Return a device that torch can use here; "auto" is the fastest kind there is."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        return next(kind for kind, usable in available.items() if usable)
-    if not available.get(name.split(":")[0], False):
-        choices = ", ".join(["auto", *(kind for kind, usable in available.items() if usable)])
-        raise ValueError(f"device is {name!r}; choose from {choices}")
-    return name
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

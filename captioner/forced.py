@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captioner.ahead import map_ahead
 from captioner.captioning import Captioner, Result
 from captioner.captions import Caption
 from captioner.decoder import Decoder
 from captioner.images import Geometry, ImageError
 from captioner.sources import Source
+from captioner.threads import map_ahead
 from captioner.vocabulary import Vocabulary, join_words, tokenize
 
 

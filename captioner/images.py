@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.ExifTags import Base as Tag
 
-from captioner.ahead import map_ahead
 from captioner.image_formats import FORMATS, Damaged, Header, one_line, open_reader, read_header
 from captioner.image_formats import printable as printable
 from captioner.image_formats import to_rgb as to_rgb
+from captioner.threads import map_ahead
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"})
 MAX_PIXELS = 50_000_000

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from captioner.batches import Batch
 from captioner.checkpoint import TrainingState
 from captioner.decoder import Decoder
-from captioner.distributed import Processes
 from captioner.draws import Draws
 from captioner.encoder import Encoder
 from captioner.experiment import Experiment
@@ -27,6 +26,7 @@ from captioner.losses import (
     self_critical,
     word_losses,
 )
+from captioner.processes import Processes
 from captioner.rewards import Rewards
 from captioner.sampling import roll_out, sayable
 from captioner.schedules import average_decay

@@ -10,15 +10,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.ahead import map_ahead
 from captioner.batches import Batch, Corpus, EpochPlan, Numbers
 from captioner.datasets import CaptionDataset, CaptionedImage, load_dataset
-from captioner.distributed import Processes
 from captioner.encoder import Encoder
 from captioner.experiment import Experiment
 from captioner.features import fill_cache
+from captioner.processes import Processes
 from captioner.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.settings import DataConfig
+from captioner.threads import map_ahead
 from captioner.vocabulary import SPECIALS, Vocabulary
 
 AHEAD = 3  # batches that are read while one is learned from

@@ -11,9 +11,9 @@ import torch
 from captioner.config import SearchConfig
 from captioner.datasets import CaptionedImage
 from captioner.decoder import Decoder
-from captioner.distributed import Processes
 from captioner.measures.diagnostics import STILL, total_variation
 from captioner.metrics import CiderD, bleu
+from captioner.processes import Processes
 from captioner.region_sources import ReadRegions
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet

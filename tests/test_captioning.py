@@ -20,7 +20,6 @@ from test_archives import write_tar
 from toy_captioner import make_toy, save_toy, write_images
 
 import captioner
-from captioner.ahead import map_ahead
 from captioner.bundled import DEFAULT, MANIFEST, bundled_models, find_model
 from captioner.caption_options import CaptionOptions, Keeping, make_options
 from captioner.captioning import Captioner, Result, caption_images, load
@@ -31,6 +30,7 @@ from captioner.encoder import Encoder
 from captioner.images import ImageError, open_image
 from captioner.search import search
 from captioner.sources import Source, find_sources
+from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from toy_learner import IMAGES, VOCABULARY, L, make_batch, make_learner, some_regions, unpadded
 
 from captioner.batches import Batch
-from captioner.distributed import Processes
 from captioner.draws import Draws
 from captioner.learner import Learner
 from captioner.losses import reinforce_surrogate
+from captioner.processes import Processes
 from captioner.settings import LossConfig
 
 

@@ -14,8 +14,8 @@ import captioner.validation
 from captioner.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.datasets import CaptionedImage
 from captioner.decoder import Decoder
-from captioner.distributed import Processes
 from captioner.metrics import CiderD, bleu
+from captioner.processes import Processes
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 from captioner.validation import Findings, validate

@@ -13,9 +13,9 @@ from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.config import AttentionConfig, DecoderConfig
 from captioner.datasets import CaptionedImage
 from captioner.decoder import Decoder
-from captioner.distributed import Processes
 from captioner.experiment import Experiment
 from captioner.learner import Learner
+from captioner.processes import Processes
 from captioner.settings import BatchConfig, DataConfig
 from captioner.vocabulary import END, Vocabulary
 

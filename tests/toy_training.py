@@ -22,9 +22,9 @@ import captioner.starting
 import captioner.training
 from captioner.checkpoint import load_checkpoint, load_training_state
 from captioner.config import EncoderConfig
-from captioner.distributed import Processes
 from captioner.encoder import Encoder, load_encoder
 from captioner.experiment import Experiment, experiment_from_dict
+from captioner.processes import Processes
 from captioner.starting import Position
 from captioner.training import Outcome, Stopped, train
 from captioner.validation import Findings, validate

@@ -75,8 +75,8 @@ def _train(job: dict[str, Any], rank: int) -> int:
     import toy_training
 
     import captioner.validation
-    from captioner.distributed import joined_processes
     from captioner.experiment import experiment_from_dict
+    from captioner.processes import joined_processes
 
     captioner.validation.BATCH = job.get("validation_batch", captioner.validation.BATCH)
     stops = job.get("stop_at", {})  # the step at which a process is asked to stop, by its rank

@@ -99,7 +99,7 @@ def run_caption(options: argparse.Namespace) -> int:
     folder = find_model(options.model)
     collection = _Collection(options)
     from captioner.captioning import load
-    from captioner.distributed import choose_own_device
+    from captioner.processes import choose_own_device
 
     threads = own_cores()
     device = choose_own_device(options.device)
@@ -186,7 +186,7 @@ def _fill_folder(
     keeping: Keeping,
 ) -> int:
     from captioner.bulk import caption_into
-    from captioner.distributed import joined_processes
+    from captioner.processes import joined_processes
 
     with joined_processes() as processes:
         quiet = options.quiet or not processes.is_first

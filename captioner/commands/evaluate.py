@@ -26,10 +26,10 @@ from captioner.measures.bootstrap import RESAMPLES
 
 if TYPE_CHECKING:
     from captioner.captioning import Result
-    from captioner.distributed import Processes
     from captioner.evaluation import EvaluationSplit
     from captioner.measures.score_tables import Comparison
     from captioner.measures.submissions import Submission, System
+    from captioner.processes import Processes
 
 
 def add_evaluate(commands: Any) -> None:
@@ -93,9 +93,9 @@ def _caption_all(
     systems: Sequence[System], split: EvaluationSplit, captioning: CaptionOptions, options: argparse.Namespace
 ) -> list[Submission] | None:
     """Caption the split with each model; return the captions, None in all processes but the first."""
-    from captioner.distributed import choose_own_device, joined_processes
     from captioner.measures.split_captions import read_captions
     from captioner.measures.submissions import Submission
+    from captioner.processes import choose_own_device, joined_processes
 
     device = choose_own_device(options.device)
     with joined_processes() as processes:

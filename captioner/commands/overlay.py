@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.ahead import map_ahead
 from captioner.bundled import find_model
 from captioner.caption_options import CaptionOptions
 from captioner.captions import Caption
@@ -20,6 +19,7 @@ from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
 from captioner.images import open_image, printable
 from captioner.sources import Source, expand_patterns, find_sources
+from captioner.threads import map_ahead
 
 if TYPE_CHECKING:
     from captioner.captioning import Captioner, Result
@@ -222,7 +222,7 @@ class _Drawing:
 
     def draw(self, items: Iterator[_Item], total: int) -> Iterator[_Item]:
         """Yield the images that were drawn, in order; name those that cannot be, and go on."""
-        from captioner.engines import available_cores
+        from captioner.threads import available_cores
 
         cores = available_cores()
         with progress_bar("figures", quiet=self.options.quiet) as show:

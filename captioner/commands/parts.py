@@ -95,7 +95,7 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
 
 def own_cores() -> int:
     """Return how many cores this process has, beside others that torchrun has started on this machine."""
-    from captioner.engines import available_cores
+    from captioner.threads import available_cores
 
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 

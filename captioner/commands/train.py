@@ -37,7 +37,7 @@ def run_train(options: argparse.Namespace) -> int:
     if options.show:
         print(to_yaml(experiment), end="")
         return 0
-    from captioner.distributed import choose_own_device, joined_processes
+    from captioner.processes import choose_own_device, joined_processes
     from captioner.training import Stopped, train
 
     folder = options.folder or Path("runs") / options.config.stem

@@ -25,10 +25,10 @@ from captioner.captioning import Captioner, Result
 from captioner.captions import Caption
 from captioner.checkpoint import Checkpoint
 from captioner.datasets import CaptionedImage
-from captioner.distributed import Processes
 from captioner.files import write_whole
 from captioner.images import Prepared, Preprocessing, printable
 from captioner.measures.text_tables import json_text
+from captioner.processes import Processes
 from captioner.recorded import recorded_captions, share_grid
 from captioner.records import CAPTIONS, ERRORS, read_lines
 from captioner.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp

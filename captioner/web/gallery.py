@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from captioner.ahead import map_ahead
 from captioner.captions import Caption, ImageSource
 from captioner.images import Geometry, ImageError, open_image, printable, to_rgb
 from captioner.recorded import read_recorded, recorded_captions
 from captioner.records import CAPTIONS, read_lines, refuse_link, replacing
 from captioner.sources import Source
+from captioner.threads import map_ahead
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset
 
 GALLERY = "gallery.html"

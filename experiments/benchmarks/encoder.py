@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from captioner.config import EncoderConfig
 from captioner.encoder import Encoder, load_encoder
-from captioner.engines import available_cores, make_engine
+from captioner.engines import make_engine
+from captioner.threads import available_cores
 
 Run = Callable[[NDArray[np.uint8]], NDArray[Any]]
 

@@ -28,14 +28,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from captioner.ahead import map_ahead
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
 from captioner.decoder import Decoder
 from captioner.encoder import load_encoder
-from captioner.engines import available_cores, make_engine
+from captioner.engines import make_engine
 from captioner.next_words import next_word_scores
 from captioner.scores import AdditiveScore
 from captioner.search import beam_search
+from captioner.threads import available_cores, map_ahead
 from captioner.vocabulary import END, START
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D

@@ -1,4 +1,4 @@
-"""Several processes that train as one: the few things they tell each other."""
+"""Processes and devices: where torch runs, and the few things that processes which share the work tell each other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch import distributed as group
 from torch.distributed.rendezvous import rendezvous
-
-from captioner.engines import choose_device
 
 Item = TypeVar("Item")
 # Longer than any wait for a slower process, such as the first one filling a region cache.
@@ -87,6 +85,21 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
         yield Processes(group.get_rank(), group.get_world_size())
     finally:
         group.destroy_process_group()
+
+
+def choose_device(name: str = "auto") -> str:
+    """Return a device that torch can use here; "auto" is the fastest kind there is."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return next(kind for kind, usable in available.items() if usable)
+    if not available.get(name.split(":")[0], False):
+        choices = ", ".join(["auto", *(kind for kind, usable in available.items() if usable)])
+        raise ValueError(f"device is {name!r}; choose from {choices}")
+    return name
 
 
 def choose_own_device(name: str = "auto") -> str:

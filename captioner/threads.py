@@ -1,7 +1,8 @@
-"""Work done ahead in threads, and handed over in order."""
+"""Work done ahead in threads and handed over in order; how many cores there are for it."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,3 +32,8 @@ def map_ahead(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
