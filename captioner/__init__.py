@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from captioner.captioning import Captioner as Captioner
     from captioner.captioning import load as load
     from captioner.captions import Caption as Caption
-    from captioner.images import ImageError as ImageError
+    from captioner.images.opening import ImageError as ImageError
 
 __version__ = "0.1.0"
 __all__ = ["Caption", "Captioner", "ImageError", "load"]
 
 # Found when they are asked for: torch takes seconds to import, and most commands can do without.
-_HOMES = {"Caption": "captions", "Captioner": "captioning", "ImageError": "images", "load": "captioning"}
+_HOMES = {"Caption": "captions", "Captioner": "captioning", "ImageError": "images.opening", "load": "captioning"}
 
 
 def __getattr__(name: str) -> object:

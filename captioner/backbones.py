@@ -19,7 +19,7 @@ import torchvision
 from torch import Tensor, nn
 
 from captioner import efficientnet_lite
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 TORCHVISION_FAMILIES = ("vgg", "resnet", "resnext", "wide_resnet", "efficientnet_", "convnext_", "mobilenet_")
 # Multiples of the stride, so that every region stands for the same number of pixels.

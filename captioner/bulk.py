@@ -13,7 +13,8 @@ from captioner.caption_folder import CaptionFolder
 from captioner.caption_options import CaptionOptions, Keeping
 from captioner.captioning import Captioner, Result, caption_images
 from captioner.captions import Caption
-from captioner.images import ImageError, open_image
+from captioner.images.finding import Source, is_in_share, name_key
+from captioner.images.opening import ImageError, open_image
 from captioner.outputs import (
     OVERLAYS,
     make_parent,
@@ -25,7 +26,6 @@ from captioner.outputs import (
 )
 from captioner.processes import Processes
 from captioner.records import CAPTIONS, Origin, caption_record, error_record, read_lines
-from captioner.sources import Source, is_in_share, name_key
 from captioner.web.gallery import gallery_from_record
 
 Found = TypeVar("Found")

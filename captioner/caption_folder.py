@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from captioner.files import CAN_LOCK, try_lock
+from captioner.images.finding import is_in_share, name_key
 from captioner.records import (
     CAPTIONS,
     ERRORS,
@@ -26,7 +27,6 @@ from captioner.records import (
     read_lines,
     refuse_link,
 )
-from captioner.sources import is_in_share, name_key
 
 LOCK, PARTS = "captions.lock", "parts"
 POLL_SECONDS = 0.2

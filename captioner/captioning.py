@@ -17,14 +17,17 @@ from torch import Tensor
 
 from captioner.bundled import find_model, model_name
 from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
-from captioner.captions import Caption, ImageSource
+from captioner.captions import Caption
 from captioner.checkpoint import Checkpoint, load_checkpoint
 from captioner.engines import TorchEngine, make_engine
-from captioner.images import Geometry, ImageError, Prepared, printable
-from captioner.pictures import ImageInput, prepare_picture, to_source
+from captioner.files import printable
+from captioner.images.finding import Source
+from captioner.images.geometry import Geometry
+from captioner.images.inputs import ImageInput, prepare_picture, to_source
+from captioner.images.opening import ImageError, ImageSource
+from captioner.images.preprocessing import Prepared
 from captioner.processes import choose_device
 from captioner.search import Hypothesis, search
-from captioner.sources import Source
 from captioner.threads import available_cores, map_ahead
 from captioner.vocabulary import Vocabulary, join_words
 
@@ -229,7 +232,7 @@ def _caption(
         try:
             return _Image(*given, prepare(given[0]))
         except ImageError as error:
-            return _Image(*given, ImageError(str(error)))  # the first one's traceback would keep the bytes alive
+            return _Image(*given, error.copy())  # the first one's traceback would keep the bytes alive
 
     def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
         good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]

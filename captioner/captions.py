@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from captioner.images import Geometry, open_image, to_rgb
+from captioner.images.formats import to_rgb
+from captioner.images.geometry import Geometry
+from captioner.images.opening import ImageSource, open_image
 
-ImageSource = str | os.PathLike[str] | bytes | Image.Image
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from captioner.checks import check_choices, check_least, check_positive, check_shares
-from captioner.images import FITS
+from captioner.images.preprocessing import FITS
 
 WEIGHTS = ("imagenet", "random")
 MODES = ("soft", "hard", "gumbel", "local", "none")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from captioner.backbones import load_backbone
 from captioner.config import EncoderConfig
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 class Encoder(nn.Module):

@@ -1,4 +1,4 @@
-"""Files as every part of the program treats them: written whole or not at all, held, told apart by their contents."""
+"""Files as every part of the program treats them: written whole or not at all, locked, told apart and named."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import IO
 
@@ -71,3 +72,15 @@ def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def one_line(error: Exception) -> str:
+    """Return what an exception says, fit for one line of text."""
+    text = " ".join(str(error).split())
+    # A KeyError says no more than a number, also where Pillow raises it again as a SyntaxError.
+    return printable(text if re.search("[a-z]", text) else f"{type(error.__cause__ or error).__name__} {text}".strip())
+
+
+def printable(name: str) -> str:
+    """Return a file's name fit for one line of text: quoted and escaped where it holds control characters."""
+    return name if name.isprintable() else ascii(name)

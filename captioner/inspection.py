@@ -17,7 +17,9 @@ from torchvision.models import ResNet18_Weights
 
 from captioner.encoder import Encoder
 from captioner.engines import make_engine
-from captioner.images import Box, Geometry, ImageError, Prepared, read_ahead
+from captioner.images.geometry import Box, Geometry
+from captioner.images.opening import ImageError
+from captioner.images.preprocessing import Prepared, read_ahead
 
 CLASSES_SHOWN = 3
 

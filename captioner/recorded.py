@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from captioner.captions import Caption
-from captioner.images import Geometry
+from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
+from captioner.images.geometry import Geometry
 from captioner.records import Record, read_lines
-from captioner.sources import ARCHIVE, Source, find_sources, name_key
 
 
 def recorded_captions(record: Record, source: Path | None = None) -> list[Caption]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from captioner.captions import Caption
-from captioner.sources import name_key
+from captioner.images.finding import name_key
 
 Record = dict[str, Any]
 CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"

@@ -14,7 +14,8 @@ from captioner.batches import Numbers
 from captioner.datasets import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.engines import make_engine
-from captioner.images import ImageError, read_ahead
+from captioner.images.opening import ImageError
+from captioner.images.preprocessing import read_ahead
 from captioner.training_data import TrainingData, ValidationSet
 
 ReadRegions = Callable[[Sequence[CaptionedImage]], NDArray[np.float16 | np.float32]]

@@ -23,7 +23,8 @@ from captioner.datasets import CaptionedImage
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
 from captioner.figures.curves import draw_curves
 from captioner.files import try_lock, write_whole
-from captioner.images import ImageError, Preprocessing, open_image
+from captioner.images.opening import ImageError, open_image
+from captioner.images.preprocessing import Preprocessing
 from captioner.overlays import save_figure, word_grid
 from captioner.search import Hypothesis
 from captioner.vocabulary import Vocabulary

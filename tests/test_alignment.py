@@ -10,7 +10,7 @@ from captioner.figures.alignment import alignment_matrix, marginals
 from captioner.figures.figure_files import figure_bytes
 from captioner.figures.masks import colour_scale, to_levels
 from captioner.figures.sheets import Label, Picture, Sheet
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 def tables(sheet: Sheet) -> list[Picture]:

@@ -11,7 +11,7 @@ from toy_captions import GRID, caption_of
 
 from captioner.datasets import CaptionedImage
 from captioner.evaluation import Evaluation, Protocol
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 from captioner.measures.analysis import Analysis, analyse, write_analysis
 from captioner.measures.diversity import measure_diversity
 from captioner.measures.score_tables import Comparison

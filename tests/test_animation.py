@@ -12,7 +12,7 @@ from toy_captions import GRID, SIDE, SIZES, caption_of, flat, one_cell
 from captioner.figures.animation import animation_bytes, animation_frames, save_animation
 from captioner.figures.masks import STYLES
 from captioner.figures.sheets import BRIGHT
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 def marked(frame: Image.Image) -> list[int]:

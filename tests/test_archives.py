@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from captioner.archives import BLOCK, MAX_HEADER, ArchiveError, Member, read_members
+from captioner.images.archives import BLOCK, MAX_HEADER, ArchiveError, Member, read_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

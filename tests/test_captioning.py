@@ -27,9 +27,9 @@ from captioner.captions import Caption
 from captioner.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.config import SearchConfig
 from captioner.encoder import Encoder
-from captioner.images import ImageError, open_image
+from captioner.images.finding import Source, find_sources
+from captioner.images.opening import ImageError, open_image
 from captioner.search import search
-from captioner.sources import Source, find_sources
 from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"

@@ -13,7 +13,7 @@ from awkward_images import COLOURS, HEIGHT, WIDTH, exif, jpeg, stored
 from PIL import Image
 
 from captioner.captions import Caption
-from captioner.images import Geometry
+from captioner.images.geometry import Geometry
 
 GEOMETRY = Geometry(WIDTH, HEIGHT, (0.0, 0.0, float(WIDTH), float(HEIGHT)))
 

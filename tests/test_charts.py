@@ -15,7 +15,7 @@ from captioner.annotations import Problems
 from captioner.captions import Caption
 from captioner.figures.charts import class_figure, grounding_figure, length_figure, position_figure
 from captioner.figures.figure_files import figure_bytes, save_figure
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 from captioner.measures.diagnostics import Diagnostics, diagnose
 from captioner.measures.grounding import METHODS, Grounding, measure_grounding
 from captioner.measures.instances import AnnotatedImage, Instance, Instances

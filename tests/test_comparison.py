@@ -10,7 +10,7 @@ from toy_captions import SIDE, caption_of, flat
 from captioner.figures.comparison import align_words, comparison
 from captioner.figures.figure_files import figure_bytes
 from captioner.figures.sheets import Label, Picture, Sheet
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 def words_of(sheet: Sheet, words: set[str]) -> list[Label]:

@@ -12,7 +12,7 @@ from toy_captions import GRID, SIZES, caption_of, flat, one_cell
 
 from captioner.captions import Caption
 from captioner.hypotheses import Hypothesis
-from captioner.images import Geometry
+from captioner.images.geometry import Geometry
 from captioner.losses import attention_entropy, doubly_stochastic_penalty
 from captioner.measures.diagnostics import STILL, diagnose, entropy, jensen_shannon, residual, total_variation
 from captioner.validation import Findings, _movement

@@ -12,7 +12,7 @@ from toy_captioner import VOCABULARY, make_toy, write_images
 from captioner.captioning import Captioner
 from captioner.encoder import Encoder
 from captioner.forced import force_caption, force_images, unknown_words
-from captioner.sources import Source
+from captioner.images.finding import Source
 
 
 @pytest.fixture(scope="module")

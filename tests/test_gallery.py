@@ -19,7 +19,8 @@ from PIL import Image
 from toy_captions import GRID, SIDE, caption_of
 
 from captioner.captions import Caption
-from captioner.images import Geometry, Preprocessing
+from captioner.images.geometry import Geometry
+from captioner.images.preprocessing import Preprocessing
 from captioner.records import CAPTIONS, Origin, caption_record, to_line
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.gallery import (

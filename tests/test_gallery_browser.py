@@ -16,7 +16,7 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell
 
 from captioner.captions import Caption
 from captioner.figures.masks import attention_map, blend, visible_mask
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 from captioner.web import VIEWER, read_asset
 from captioner.web.gallery import GalleryEntry, write_gallery
 

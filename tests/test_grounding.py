@@ -11,7 +11,8 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen
 
 from captioner.annotations import Problems
 from captioner.captions import Caption
-from captioner.images import Box, Geometry, Preprocessing
+from captioner.images.geometry import Box, Geometry
+from captioner.images.preprocessing import Preprocessing
 from captioner.measures.grounding import METHODS, Grounding, covered_shares, measure_grounding
 from captioner.measures.instances import AnnotatedImage, Instance, Instances
 from captioner.measures.object_names import CATEGORIES

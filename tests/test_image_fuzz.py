@@ -13,7 +13,8 @@ import pytest
 from awkward_images import COLOURS, GREYS, PLAIN, chunk, encode, exif, jpeg, paletted, png, rows, with_segment
 
 from captioner import images
-from captioner.images import ImageError, Preprocessing, open_image
+from captioner.images.opening import ImageError, open_image
+from captioner.images.preprocessing import Preprocessing
 
 FILES = 1000
 SECONDS = 5.0  # for one file; they take a millisecond

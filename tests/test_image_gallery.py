@@ -34,7 +34,7 @@ from awkward_images import (
 )
 from PIL import Image
 
-from captioner.images import open_image
+from captioner.images.opening import open_image
 
 ALPHA = np.where(INDICES == 1, 0, 255).astype(np.uint8)  # the top right is transparent
 RGBA, LA = np.dstack([COLOURS, ALPHA]), np.dstack([GREYS, ALPHA])

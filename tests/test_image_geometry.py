@@ -9,7 +9,8 @@ import pytest
 from awkward_images import ORIENTATIONS, encode, exif, jpeg, record_reductions, stored
 from PIL import Image
 
-from captioner.images import Geometry, Prepared, Preprocessing
+from captioner.images.geometry import Geometry
+from captioner.images.preprocessing import Prepared, Preprocessing
 
 SIZES = {"landscape": (900, 600), "portrait": (430, 610), "square": (500, 500), "panorama": (1000, 90)}
 FITTINGS = {

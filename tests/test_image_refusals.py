@@ -18,7 +18,7 @@ from awkward_images import COLOURS, PLAIN, Builders, chunk, encode, jpeg, palett
 from PIL import Image, WebPImagePlugin
 
 from captioner import images
-from captioner.images import ImageError, open_image
+from captioner.images.opening import ImageError, open_image
 
 ICON = b"\0\0\1\0\1\0\x10\x10\0\0\1\0\x20\0" + bytes(99)
 PNG_HEADER = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)

@@ -16,7 +16,9 @@ import pytest
 from awkward_images import encode, exif, record_reductions, stored
 from PIL import Image
 
-from captioner.images import ImageError, Preprocessing, find_images, open_image, read_ahead
+from captioner.images.finding import find_images
+from captioner.images.opening import ImageError, open_image
+from captioner.images.preprocessing import Preprocessing, read_ahead
 
 # Finding
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
 
 from captioner.figures.masks import attention_map, visible_mask
-from captioner.images import Preprocessing, open_image
+from captioner.images.opening import open_image
+from captioner.images.preprocessing import Preprocessing
 
 
 def centroid(weights: NDArray[np.float32], size: tuple[int, int]) -> tuple[float, float]:

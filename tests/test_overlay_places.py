@@ -15,7 +15,8 @@ from captioner.figures.comparison import comparison
 from captioner.figures.sampled_looks import looks_figure
 from captioner.figures.sheets import Outline, Picture, Sheet
 from captioner.figures.word_images import word_image
-from captioner.images import Preprocessing, open_image
+from captioner.images.opening import open_image
+from captioner.images.preprocessing import Preprocessing
 from captioner.overlays import word_grid
 
 GRID = (7, 7)

@@ -12,7 +12,7 @@ from test_archives import write_tar
 from toy_captions import GRID, SIDE, caption_of
 
 from captioner.captions import Caption
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 from captioner.recorded import read_recorded, recorded_captions, share_grid
 from captioner.records import Origin, Record, caption_record, to_line
 

@@ -10,7 +10,7 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell
 from captioner.figures.figure_files import figure_bytes
 from captioner.figures.sampled_looks import likeliest_looks, looks_figure, sample_looks
 from captioner.figures.sheets import BRIGHT, Label, Outline, Picture
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 def test_looks_are_as_frequent_as_their_weights() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from test_archives import write_tar
 
-from captioner.images import MAX_BYTES, ImageError
-from captioner.sources import Source, expand_patterns, find_sources, is_in_share, name_key, read_list
+from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, name_key, read_list
+from captioner.images.opening import MAX_BYTES, ImageError
 
 
 @pytest.fixture

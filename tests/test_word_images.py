@@ -12,7 +12,7 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell
 from captioner.figures import word_images
 from captioner.figures.masks import STYLES
 from captioner.figures.word_images import save_word_images, word_file_names, word_image
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 
 
 @pytest.mark.parametrize("style", ["mask", "heat"])

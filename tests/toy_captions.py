@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captions import Caption
-from captioner.images import Geometry, Preprocessing
+from captioner.images.geometry import Geometry
+from captioner.images.preprocessing import Preprocessing
 
 SIDE = 63  # of the network's input
 SIZES = {"landscape": (330, 220), "portrait": (172, 244), "square": (200, 200), "panorama": (500, 60)}

@@ -14,7 +14,7 @@ from toy_judge import ToyJudge
 from captioner.captions import Caption
 from captioner.datasets import CaptionedImage
 from captioner.evaluation import EvaluationSplit, Evaluator
-from captioner.images import Preprocessing
+from captioner.images.preprocessing import Preprocessing
 from captioner.measures.paper_rows import find_paper_rows
 from captioner.measures.score_tables import Comparison
 

@@ -25,10 +25,10 @@ from captioner.commands.parts import (
     search_beside_encoding,
 )
 from captioner.commands.searching import add_search_arguments, read_search
-from captioner.images import printable
+from captioner.files import printable
+from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
 from captioner.outputs import FORMATS, OVERLAYS
 from captioner.records import CAPTIONS
-from captioner.sources import Source, expand_patterns, find_sources, is_in_share, read_list
 
 if TYPE_CHECKING:
     from captioner.captioning import Captioner, Result

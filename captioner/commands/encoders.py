@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from captioner.commands.parts import add_command, add_encoder_arguments, complain, encoder_config, say
-from captioner.images import ImageError, find_images, open_image, printable
+from captioner.files import printable
+from captioner.images.finding import find_images
+from captioner.images.opening import ImageError, open_image
 
 
 def add_inspect(commands: Any) -> None:

@@ -21,7 +21,7 @@ from captioner.commands.parts import (
     search_beside_encoding,
 )
 from captioner.commands.searching import add_search_arguments, read_search
-from captioner.images import printable
+from captioner.files import printable
 from captioner.measures.bootstrap import RESAMPLES
 
 if TYPE_CHECKING:

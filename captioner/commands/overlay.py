@@ -17,8 +17,9 @@ from captioner.commands.parts import add_command, complain, positive, progress_b
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
-from captioner.images import open_image, printable
-from captioner.sources import Source, expand_patterns, find_sources
+from captioner.files import printable
+from captioner.images.finding import Source, expand_patterns, find_sources
+from captioner.images.opening import open_image
 from captioner.threads import map_ahead
 
 if TYPE_CHECKING:

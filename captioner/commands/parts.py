@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioner.config import WEIGHTS, EncoderConfig
-from captioner.images import FITS
+from captioner.images.preprocessing import FITS
 
 if TYPE_CHECKING:
     from captioner.captioning import Captioner

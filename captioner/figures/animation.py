@@ -16,7 +16,7 @@ from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, t
 from captioner.figures.panels import check_size, check_style
 from captioner.figures.sheets import BRIGHT, Bar, Label, Mark, Picture, Sheet
 from captioner.files import write_whole
-from captioner.images import to_rgb
+from captioner.images.formats import to_rgb
 
 SUFFIXES = (".gif", ".webp")
 WIDTH = 400  # pixels; a GIF of a photograph takes about 80 kB a word at this width

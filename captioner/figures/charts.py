@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from captioner.figures.sheets import GREY, INK, PALE, PAPER
-from captioner.images import printable
+from captioner.files import printable
 from captioner.measures.bootstrap import LEVEL
 from captioner.measures.diagnostics import Diagnostics
 from captioner.measures.grounding import MEASURES, METHODS, Grounding

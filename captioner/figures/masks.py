@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.images import Geometry
+from captioner.images.geometry import Geometry
 
 STYLES = ("mask", "heat", "contour")
 # The standard deviation of the hill that a cell's weight becomes, in cells. On 9 x 9 cells it is that of the paper, 20

@@ -12,7 +12,7 @@ from PIL import Image
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES, CaptionLike, Raster, blend, to_levels, visible_mask
 from captioner.figures.sheets import GREY, INK, PALE, POINT, Bar, Contours, Label, Mark, Picture, fitting_label
-from captioner.images import to_rgb
+from captioner.images.formats import to_rgb
 
 # Lengths in inches.
 _SIDE, _SIDE_PER_WIDTH = 0.45, 0.085  # of a square panel, the larger the wider the figure; other shapes get its area

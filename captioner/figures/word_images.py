@@ -14,7 +14,7 @@ from PIL import Image
 from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
 from captioner.files import write_whole
-from captioner.images import to_rgb
+from captioner.images.formats import to_rgb
 
 _LONGEST_INCHES = 4.0  # stripes and lines are as wide as if an image's longer side were printed at this length
 _STRIP = 1 << 20  # pixels blended at a time, so that a large image takes little more memory than itself

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captions import Caption
-from captioner.images import Geometry
+from captioner.images.geometry import Geometry
 from captioner.measures.bootstrap import RESAMPLES, Difference, Interval, bootstrap, find_difference, find_interval
 from captioner.measures.instances import AnnotatedImage, ImageId, Instances
 from captioner.measures.object_names import find_mentions

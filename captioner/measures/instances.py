@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.annotations import MALFORMED_IMAGE, UNKNOWN_IMAGE_ID, Problems, list_of_records, load_json, shown
-from captioner.images import Box
+from captioner.images.geometry import Box
 
 MALFORMED_BOX = "malformed box"
 MALFORMED_CATEGORY = "malformed category"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.evaluation import Evaluation, Protocol
-from captioner.files import write_whole
-from captioner.images import printable
+from captioner.files import printable, write_whole
 from captioner.measures.bootstrap import SIGNIFICANT, Difference
 from captioner.measures.paper_rows import PaperRows
 from captioner.measures.results import RESULTS, write_image_scores, write_results

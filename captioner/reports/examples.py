@@ -10,7 +10,7 @@ from PIL import Image
 
 from captioner.captions import Caption
 from captioner.evaluation import Evaluation
-from captioner.images import ImageError, open_image
+from captioner.images.opening import ImageError, open_image
 from captioner.measures.text_tables import label
 from captioner.overlays import save_figure, word_grid
 from captioner.reports.figures import FIGURES, jpeg

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from captioner.caption_options import CaptionOptions
 from captioner.captioning import Captioner
 from captioner.captions import Caption
-from captioner.images import ImageError, Prepared
+from captioner.images.opening import ImageError
+from captioner.images.preprocessing import Prepared
 
 BATCH = 16  # images captioned together at most
 WAITING = 64  # images accepted and not yet answered
@@ -95,7 +96,7 @@ class CaptionQueue:
         try:
             prepared = job.model.preprocessing.read(image)
         except ImageError as error:
-            job.fail(ImageError(str(error)))  # the first one's traceback would keep the bytes alive
+            job.fail(error.copy())  # the first one's traceback would keep the bytes alive
         except Exception as error:
             job.fail(error)
         else:

@@ -26,7 +26,7 @@ from captioner import __version__
 from captioner.caption_options import CaptionOptions
 from captioner.captions import Caption
 from captioner.figures.masks import STYLES
-from captioner.images import ImageError, open_image
+from captioner.images.opening import ImageError, open_image
 from captioner.overlays import figure_bytes, word_grid
 from captioner.records import Origin, caption_record
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset, uploads

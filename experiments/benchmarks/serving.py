@@ -20,7 +20,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from captioner.images import find_images
+from captioner.images.finding import find_images
 from captioner.web.request_queue import BATCH, CaptionQueue
 from captioner.web.served import Served, load_models
 from captioner.web.server import listen, make_server

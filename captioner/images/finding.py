@@ -1,4 +1,4 @@
-"""What to caption: images in files, folders and tar archives, by patterns and lists, and a process's share of them."""
+"""Finding images: in files, folders and tar archives, by patterns and lists, and a process's share of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import fnmatch
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from captioner.archives import ArchiveError, read_members
-from captioner.images import EXTENSIONS, MAX_BYTES, ImageError, find_images, printable
+from captioner.files import printable
+from captioner.images.archives import ArchiveError, read_members
+from captioner.images.opening import MAX_BYTES, ImageError
 
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"})
 ARCHIVE = ".tar"
 
 
@@ -34,18 +36,18 @@ class Source:
     def open(self) -> Path | bytes:
         """Return the file's path or the member's bytes; raise `ImageError` where there is no image."""
         if self.problem is not None:
-            raise ImageError(f"{printable(self.name)}: {self.problem}")
+            raise ImageError(printable(self.name), self.problem)
         if self.offset is None:
             return self.path
         if self.size > MAX_BYTES:
             size = f"{self.size / 1e6:,.0f} MB; at most {MAX_BYTES / 1e6:.0f} MB are read"
-            raise ImageError(f"{printable(self.name)}: {size}")
+            raise ImageError(printable(self.name), size)
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
                 return file.read(self.size)
         except OSError as error:
-            raise ImageError(f"{printable(self.name)}: {_reason(error)}") from None
+            raise ImageError(printable(self.name), _reason(error)) from None
 
     @property
     def key(self) -> bytes:
@@ -61,6 +63,58 @@ def name_key(name: str) -> bytes:
 def is_in_share(key: bytes, share: int, shares: int) -> bool:
     """Tell whether an image falls to a share, 0 to `shares` - 1: by its name's key alone, whatever others there are."""
     return int.from_bytes(key, "big") % shares == share
+
+
+def find_images(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    recursive: bool = False,
+    extensions: Container[str] = EXTENSIONS,
+    leave_out: str | os.PathLike[str] | None = None,
+) -> Iterator[Path]:
+    """Yield image files: named files as they are, of folders those with one of the `extensions`, sorted by name.
+
+    Hidden files and folders are left out, and so is the folder `leave_out` unless it is named; a folder that a symlink
+    leads back to is visited once. A folder that cannot be listed is yielded itself, so that opening it says why.
+    """
+    for path in map(Path, paths):
+        if os.path.isdir(path):
+            yield from _walk(path, recursive, extensions, leave_out)
+        else:
+            yield path
+
+
+def _walk(
+    top: Path, recursive: bool, extensions: Container[str], leave_out: str | os.PathLike[str] | None
+) -> Iterator[Path]:
+    visited: set[tuple[int, int]] = set()
+    if leave_out is not None and os.path.isdir(leave_out) and not os.path.samefile(leave_out, top):
+        status = os.stat(leave_out)
+        visited.add((status.st_dev, status.st_ino))
+    pending = [(top, True)]  # paths, and whether they are folders; the next one last
+    while pending:
+        path, is_folder = pending.pop()
+        if not is_folder:
+            yield path
+            continue
+        try:
+            status = path.stat()
+            with os.scandir(path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            yield path
+            continue
+        if (status.st_dev, status.st_ino) in visited:
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        for entry in found:
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # a symlink to itself
+                continue
+            is_image = os.path.splitext(entry.name)[1].lower() in extensions
+            if not entry.name.startswith(".") and (recursive if is_folder else is_image):
+                pending.append((path / entry.name, is_folder))
 
 
 def find_sources(

@@ -19,6 +19,8 @@ from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, PngImage
 from PIL.ExifTags import Base as Tag
 from PIL.ImageFile import ImageFile
 
+from captioner.files import one_line
+
 # A progressive JPEG needs about ten scans; each may cost a pass over all pixels, so thousands of them are an attack.
 MAX_JPEG_SCANS = 100
 # A marker is FF and a code; FF 00 is an escaped FF of the compressed data, FF 01 and FF D0-D7 mark places inside it.
@@ -71,18 +73,6 @@ def open_reader(data: bytes, header: Header) -> ImageFile:
     if header.format == "PNG":
         _scale_png_transparency(image, depth=data[24])
     return image
-
-
-def one_line(error: Exception) -> str:
-    """Return what an exception says, fit for one line of text."""
-    text = " ".join(str(error).split())
-    # A KeyError says no more than a number, also where Pillow raises it again as a SyntaxError.
-    return printable(text if re.search("[a-z]", text) else f"{type(error.__cause__ or error).__name__} {text}".strip())
-
-
-def printable(name: str) -> str:
-    """Return a file's name fit for one line of text: quoted and escaped where it holds control characters."""
-    return name if name.isprintable() else ascii(name)
 
 
 def _measure_jpeg(data: bytes) -> tuple[int, int]:

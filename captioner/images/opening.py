@@ -1,0 +1,124 @@
+"""Opening image files safely: an image comes out as an upright 8-bit RGB `PIL.Image`, or `ImageError` says why not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from PIL import Image
+from PIL.ExifTags import Base as Tag
+
+from captioner.files import one_line, printable
+from captioner.images.formats import FORMATS, Damaged, Header, open_reader, read_header, to_rgb
+
+ImageSource = str | os.PathLike[str] | bytes | Image.Image
+MAX_PIXELS = 50_000_000
+# More than any whole image within MAX_PIXELS needs (50 megapixels of four 16-bit channels, uncompressed).
+MAX_BYTES = 512_000_000
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+
+
+class ImageError(ValueError):
+    """An image was refused: its `name`, fit to print, and the `reason`; the message is both on one line."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+    def copy(self) -> ImageError:
+        """Return the same error without its traceback, which keeps all that was being read alive."""
+        return ImageError(self.name, self.reason)
+
+    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
+        return type(self), (self.name, self.reason)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An RGB image as it is stored, not yet upright."""
+
+    image: Image.Image
+    size: tuple[int, int]  # of the original, as stored
+    reduction: float  # how many times smaller than the original a JPEG was decoded
+    orientation: int  # EXIF's
+
+    @property
+    def is_sideways(self) -> bool:
+        """Whether width and height change places when the image is turned upright."""
+        return self.orientation in _SIDEWAYS
+
+
+def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
+    """Open an image file, or its bytes, as upright RGB at full size; raise `ImageError` for anything unsound."""
+    decoded = decode_image(source)
+    return turn_upright(decoded.image, decoded.orientation)
+
+
+def decode_image(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> Decoded:
+    """Open an image file, or its bytes, as it is stored; a JPEG need be no larger than `at_least` on its sides."""
+    name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
+    try:
+        data = source if isinstance(source, bytes) else _read_file(source)
+        header = read_header(data)
+        if header is None:
+            raise Damaged(f"not one of {', '.join(FORMATS)}" if data else "empty file")
+        if header.width * header.height > MAX_PIXELS:
+            raise Damaged(
+                f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
+                f"at most {MAX_PIXELS / 1e6:.0f} are opened"
+            )
+        return _decode(data, header, at_least)
+    except Damaged as error:
+        raise ImageError(name, str(error)) from None
+    except Exception as error:
+        # Decoders meet damaged data with whatever exception comes up (struct.error, KeyError, SyntaxError, ...).
+        raise ImageError(name, f"cannot be decoded: {one_line(error)}") from error
+
+
+def _read_file(path: str | os.PathLike[str]) -> bytes:
+    try:
+        # A pipe would block at its opening already.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Damaged("not a regular file")
+            if status.st_size > MAX_BYTES:
+                raise Damaged(f"{status.st_size / 1e6:,.0f} MB; at most {MAX_BYTES / 1e6:.0f} MB are read")
+            return file.read(status.st_size)
+    except OSError as error:
+        raise Damaged((error.strerror or str(error)).lower()) from None
+    except ValueError as error:  # also of a name that no file can have
+        raise Damaged(one_line(error)) from None
+
+
+def _decode(data: bytes, header: Header, at_least: int | None) -> Decoded:
+    with open_reader(data, header) as image:
+        size = image.size
+        draft = image.draft(None, (at_least, at_least)) if at_least else None
+        image.load()
+        if draft is None:
+            return Decoded(to_rgb(image), image.size, 1.0, _orientation(image))
+        # The last row and column of a reduced image may lie partly outside of it, as the draft's box tells.
+        return Decoded(to_rgb(image), size, size[0] / draft[1][2], _orientation(image))
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(Tag.Orientation, 1))
+    except Exception:  # a damaged EXIF block is no reason to refuse the picture
+        return 1
+
+
+def turn_upright(image: Image.Image, orientation: int) -> Image.Image:
+    """Return an image turned as its EXIF orientation, 1..8, asks for."""
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
