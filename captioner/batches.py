@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import PAD, Vocabulary
 from captioner.settings import BatchConfig
-from captioner.vocabulary import PAD, Vocabulary
 
 Numbers = NDArray[np.int64]
 # What a seed is used for beside the run's own number: streams that never meet.

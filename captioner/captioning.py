@@ -19,6 +19,7 @@ from captioner.bundled import find_model, model_name
 from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
 from captioner.captions import Caption
 from captioner.checkpoint import Checkpoint, load_checkpoint
+from captioner.datasets.vocabulary import Vocabulary, join_words
 from captioner.engines import TorchEngine, make_engine
 from captioner.files import printable
 from captioner.images.finding import Source
@@ -29,7 +30,6 @@ from captioner.images.preprocessing import Prepared
 from captioner.processes import choose_device
 from captioner.search import Hypothesis, search
 from captioner.threads import available_cores, map_ahead
-from captioner.vocabulary import Vocabulary, join_words
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from captioner.checkpoint_files import MANIFEST, check_plain, deserialise, read_folder, serialise, write_folder
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.datasets.vocabulary import Vocabulary
 from captioner.decoder import Decoder
 from captioner.encoder import Encoder, load_encoder
-from captioner.vocabulary import Vocabulary
 
 PARTS = ("encoder", "encoder_identity", "attention", "decoder", "metrics", "settings", "progress", "vocabulary")
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)

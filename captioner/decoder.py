@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from captioner.attention import Attention, Glimpse, Memory
 from captioner.config import AttentionConfig, DecoderConfig
+from captioner.datasets.vocabulary import PAD
 from captioner.draws import Draws
 from captioner.lstm import lstm_cell
 from captioner.shared import SharedMatrix, at_least_single, take_rows
-from captioner.vocabulary import PAD
 from captioner.word_gates import WordGates
 
 

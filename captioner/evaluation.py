@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from captioner import __version__
 from captioner.captions import Caption
-from captioner.datasets import CaptionDataset, CaptionedImage
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage
 from captioner.measures.bootstrap import (
     LEVEL,
     RESAMPLES,

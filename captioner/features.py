@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.engines import Engine, Regions, make_engine
 from captioner.files import digest, printable, write_whole

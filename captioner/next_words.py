@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from captioner.config import SearchConfig
-from captioner.vocabulary import END, PAD, START, UNKNOWN
+from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 
 CHUNK = 32  # scores of which only the best is looked at first
 

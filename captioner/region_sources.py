@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.batches import Numbers
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.engines import make_engine
 from captioner.images.opening import ImageError

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.batches import Corpus
+from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.metrics import CiderD, bleu
-from captioner.vocabulary import END, SPECIALS, Vocabulary
 
 
 class Rewards:

@@ -19,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 
 from captioner.captioning import make_caption
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import Vocabulary
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
 from captioner.figures.curves import draw_curves
 from captioner.files import try_lock, write_whole
@@ -27,7 +28,6 @@ from captioner.images.opening import ImageError, open_image
 from captioner.images.preprocessing import Preprocessing
 from captioner.overlays import save_figure, word_grid
 from captioner.search import Hypothesis
-from captioner.vocabulary import Vocabulary
 
 # What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
 FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")

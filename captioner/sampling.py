@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from captioner.config import SearchConfig
+from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.decoder import Decoder, State
 from captioner.draws import Draws
 from captioner.hypotheses import Ends, Hypothesis, Trail
 from captioner.next_words import next_word_scores
 from captioner.shared import at_least_single
-from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 
 @torch.no_grad()

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from captioner.config import SearchConfig
+from captioner.datasets.vocabulary import END, PAD, START
 from captioner.decoder import Decoder, Step
 from captioner.hypotheses import Ends, Hypothesis, Trail
 from captioner.next_words import next_word_scores, top_scores
 from captioner.sampling import sample
-from captioner.vocabulary import END, PAD, START
 
 __all__ = ["Hypothesis", "beam_search", "greedy_search", "search"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from captioner.checks import check_choices, check_least, check_positive, check_shares
-from captioner.datasets import FORMATS
+from captioner.datasets.dataset import FORMATS
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")

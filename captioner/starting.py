@@ -10,6 +10,7 @@ from torch import Tensor
 
 from captioner.bundled import find_model
 from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
+from captioner.datasets.vocabulary import SPECIALS
 from captioner.decoder import Decoder
 from captioner.encoder import Encoder, load_encoder
 from captioner.experiment import Experiment
@@ -17,7 +18,6 @@ from captioner.learner import Learner
 from captioner.processes import Processes
 from captioner.runs import RunFolder
 from captioner.training_data import Progress, TrainingData, prepare_data
-from captioner.vocabulary import SPECIALS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.batches import Batch, Corpus, EpochPlan, Numbers
-from captioner.datasets import CaptionDataset, CaptionedImage, load_dataset
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage, load_dataset
+from captioner.datasets.vocabulary import SPECIALS, Vocabulary
 from captioner.encoder import Encoder
 from captioner.experiment import Experiment
 from captioner.features import fill_cache
@@ -19,7 +20,6 @@ from captioner.processes import Processes
 from captioner.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.settings import DataConfig
 from captioner.threads import map_ahead
-from captioner.vocabulary import SPECIALS, Vocabulary
 
 AHEAD = 3  # batches that are read while one is learned from
 Read = TypeVar("Read")

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from captioner.config import SearchConfig
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import Vocabulary
 from captioner.decoder import Decoder
 from captioner.measures.diagnostics import STILL, total_variation
 from captioner.metrics import CiderD, bleu
@@ -17,7 +18,6 @@ from captioner.processes import Processes
 from captioner.region_sources import ReadRegions
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
-from captioner.vocabulary import Vocabulary
 
 BATCH = 64  # images
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from captioner.datasets import CaptionedImage, load_dataset
+from captioner.datasets.dataset import CaptionedImage, load_dataset
 from captioner.region_cache import RegionCache
 
 BLOCK = 512  # images that are compared, or read, at a time

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from captioner.datasets import CaptionDataset
+from captioner.datasets.dataset import CaptionDataset
 
 
 def write_image(path: Path, shade: int = 0) -> None:

@@ -9,7 +9,7 @@ import pytest
 from data_folders import write_json
 from toy_captions import GRID, caption_of
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import Evaluation, Protocol
 from captioner.images.preprocessing import Preprocessing
 from captioner.measures.analysis import Analysis, analyse, write_analysis

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from captioner.batches import Batch, Corpus, EpochPlan
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import END, PAD, SPECIALS, START, Vocabulary
 from captioner.region_cache import RegionCache
 from captioner.settings import BatchConfig
 from captioner.training_data import Caches, TrainingData, read_batches
-from captioner.vocabulary import END, PAD, SPECIALS, START, Vocabulary
 
 VOCABULARY = Vocabulary((*SPECIALS, *(f"word{number}" for number in range(300))))
 

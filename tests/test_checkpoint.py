@@ -21,10 +21,10 @@ from captioner.checkpoint import (
 )
 from captioner.checkpoint_files import deserialise
 from captioner.config import MODES, EncoderConfig
+from captioner.datasets.vocabulary import Vocabulary
 from captioner.decoder import Decoder
 from captioner.encoder import Encoder, load_encoder
 from captioner.files import digest
-from captioner.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -16,8 +16,8 @@ from toy_checkpoints import VOCABULARY, make_checkpoint, make_training
 from captioner import checkpoint_files
 from captioner.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.checkpoint_files import serialise
+from captioner.datasets.vocabulary import SPECIALS
 from captioner.files import digest
-from captioner.vocabulary import SPECIALS
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:

@@ -18,7 +18,7 @@ from toy_judge import ToyJudge
 
 import captioner.measures.scoring
 from captioner.cli import main
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.encoder import Encoder
 from captioner.features import fill_cache
 from captioner.measures.diagnostics import diagnose

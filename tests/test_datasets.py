@@ -16,7 +16,7 @@ from data_folders import (
     write_json,
 )
 
-from captioner.datasets import FORMATS, CaptionDataset, Problems, load_dataset
+from captioner.datasets.dataset import FORMATS, CaptionDataset, Problems, load_dataset
 
 # --- formats, problems and tolerance
 

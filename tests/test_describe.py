@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from captioner.datasets import CaptionDataset, CaptionedImage, Problems, load_dataset
-from captioner.describe import SAMPLE_BYTES, Spread, describe, length_histogram
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage, Problems, load_dataset
+from captioner.datasets.describe import SAMPLE_BYTES, Spread, describe, length_histogram
 
 
 def write_image(path: Path, shade: int) -> None:

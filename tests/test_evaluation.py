@@ -10,8 +10,8 @@ import pytest
 from toy_judge import ToyJudge, ToyScores
 
 from captioner import evaluation
-from captioner.annotations import Problems
-from captioner.datasets import CaptionDataset, CaptionedImage
+from captioner.datasets.annotations import Problems
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage
 from captioner.evaluation import Evaluator, code_version, take_split
 
 WORDS = ["a dog runs on the beach", "a cat sits on a chair", "two men ride red bikes", "a child plays in the snow"]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from captioner.config import EncoderConfig
-from captioner.datasets import CaptionDataset, CaptionedImage
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage
 from captioner.encoder import Encoder, load_encoder
 from captioner.engines import make_engine
 from captioner.features import BATCH, fill_cache

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from real_java import JAVA, TRICKY, needs_java, official_tokens
 
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.measures.java import JavaError, JavaProgram, why_not
 from captioner.measures.java_metrics import Meteor, PtbTokenizer, find_jars, meteor_of
 

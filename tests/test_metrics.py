@@ -15,7 +15,7 @@ from pycocoevalcap.bleu.bleu import Bleu as OfficialBleu
 from pycocoevalcap.cider.cider import Cider as OfficialCider
 from pycocoevalcap.rouge.rouge import Rouge as OfficialRouge
 
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.metrics import CiderD, bleu, bleu_of, rouge_l
 
 

@@ -15,7 +15,7 @@ from conftest import EXAMPLES
 from captioner.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
 from captioner.captioning import Captioner, load
 from captioner.checkpoint import load_checkpoint
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.metrics import bleu
 
 MODELS = bundled_models()

@@ -16,7 +16,7 @@ from data_folders import (
     write_image,
 )
 
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 
 # --- flickr8k
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.measures.results import read_results, write_image_scores, write_results
 
 AWKWARD = [

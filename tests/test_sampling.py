@@ -10,11 +10,11 @@ from torch import Tensor
 from toy_decoder import make_decoder, some_regions
 
 from captioner.config import SearchConfig
+from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.decoder import Decoder
 from captioner.draws import Draws
 from captioner.sampling import draw_words, pick, roll_out, sample
 from captioner.search import greedy_search, search
-from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 
 def allowed(logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import Evaluation, Protocol
 from captioner.measures.diversity import Diversity
 from captioner.measures.paper_rows import PaperRows, find_paper_rows

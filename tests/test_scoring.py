@@ -19,7 +19,7 @@ from pycocoevalcap.meteor.meteor import Meteor as OfficialMeteor
 from pycocoevalcap.rouge.rouge import Rouge as OfficialRouge
 from real_java import TRICKY, java_on_path, needs_java, official_tokens
 
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.measures.java import Java, JavaError
 from captioner.measures.scoring import INSTALL, PTB, Judge, Scores
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regions, unpadded
 
 from captioner.batches import EpochPlan
+from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.draws import Draws
 from captioner.learner import Learner
 from captioner.metrics import bleu
 from captioner.rewards import Rewards
 from captioner.sampling import roll_out
 from captioner.settings import BatchConfig, SelfCriticalConfig
-from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 
 class WordCount:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from captioner.datasets import CaptionDataset, load_dataset
-from captioner.describe import describe
+from captioner.datasets.dataset import CaptionDataset, load_dataset
+from captioner.datasets.describe import describe
 
 
 def folder(variable: str) -> Path:

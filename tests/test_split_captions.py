@@ -17,7 +17,7 @@ from toy_captioner import make_toy, write_images
 
 from captioner.caption_options import make_options
 from captioner.checkpoint import Checkpoint
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.encoder import Encoder
 from captioner.features import fill_cache
 from captioner.measures.diagnostics import diagnose

@@ -10,7 +10,7 @@ import pytest
 from toy_judge import ToyJudge
 from toy_report import GOOD, look
 
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import EvaluationSplit, Evaluator
 from captioner.measures.submissions import (
     Submission,

@@ -28,10 +28,10 @@ from toy_training import (
 
 from captioner.checkpoint import load_checkpoint
 from captioner.config import EncoderConfig, SearchConfig
+from captioner.datasets.vocabulary import SPECIALS
 from captioner.region_cache import RegionCache
 from captioner.search import beam_search
 from captioner.training_data import TrainingData
-from captioner.vocabulary import SPECIALS
 
 read_regions = TrainingData.regions
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 import captioner.validation
 from captioner.config import AttentionConfig, DecoderConfig, SearchConfig
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import Vocabulary
 from captioner.decoder import Decoder
 from captioner.metrics import CiderD, bleu
 from captioner.processes import Processes
 from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 from captioner.validation import Findings, validate
-from captioner.vocabulary import Vocabulary
 
 L, D = 4, 6
 CAPTIONS = ("a dog runs over the grass", "a cat sleeps", "the horse eats", "a small bird", "the dog sleeps on a cat")

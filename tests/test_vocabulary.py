@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from captioner import vocabulary as vocabulary_module
-from captioner.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, Vocabulary, join_words, tokenize
+from captioner.datasets.dataset import vocabulary as vocabulary_module
+from captioner.datasets.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, Vocabulary, join_words, tokenize
 
 
 @pytest.mark.parametrize(

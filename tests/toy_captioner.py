@@ -12,9 +12,9 @@ from PIL import Image
 from captioner.captioning import Captioner
 from captioner.checkpoint import Checkpoint, save_checkpoint
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.decoder import Decoder
 from captioner.encoder import Encoder
-from captioner.vocabulary import END, SPECIALS, Vocabulary
 
 WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")
 VOCABULARY = Vocabulary((*SPECIALS, *WORDS))

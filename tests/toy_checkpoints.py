@@ -10,8 +10,8 @@ from torch import Tensor
 
 from captioner.checkpoint import Checkpoint, TrainingState
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.datasets.vocabulary import SPECIALS, Vocabulary
 from captioner.decoder import Decoder
-from captioner.vocabulary import SPECIALS, Vocabulary
 
 VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "naïve", "犬", "'s", "n't", "x-ray"))  # V = 11
 IDENTITY = {

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.config import AttentionConfig, DecoderConfig
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.vocabulary import END, Vocabulary
 from captioner.decoder import Decoder
 from captioner.experiment import Experiment
 from captioner.learner import Learner
 from captioner.processes import Processes
 from captioner.settings import BatchConfig, DataConfig
-from captioner.vocabulary import END, Vocabulary
 
 L, D = 4, 6
 CAPTIONS = (

@@ -12,7 +12,7 @@ from toy_captions import GRID, SIDE, caption_of
 from toy_judge import ToyJudge
 
 from captioner.captions import Caption
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import EvaluationSplit, Evaluator
 from captioner.images.preprocessing import Preprocessing
 from captioner.measures.paper_rows import find_paper_rows

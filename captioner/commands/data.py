@@ -33,7 +33,7 @@ def add_describe(commands: Any) -> None:
 
 def run_describe(options: argparse.Namespace) -> int:
     """Print what is in a data set."""
-    from captioner.describe import describe, length_histogram
+    from captioner.datasets.describe import describe, length_histogram
 
     dataset = read_dataset(options)
     description = describe(dataset, options.min_count)

@@ -64,7 +64,7 @@ def add_evaluate(commands: Any) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> int:
     """Caption, score, print a table and write everything into a folder."""
-    from captioner.datasets import load_dataset
+    from captioner.datasets.dataset import load_dataset
     from captioner.evaluation import take_split
     from captioner.measures.submissions import captioned_by_all, name_systems, read_submission
 

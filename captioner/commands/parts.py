@@ -15,7 +15,7 @@ from captioner.images.preprocessing import FITS
 
 if TYPE_CHECKING:
     from captioner.captioning import Captioner
-    from captioner.datasets import CaptionDataset
+    from captioner.datasets.dataset import CaptionDataset
 
 
 def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -50,7 +50,7 @@ def add_reading_arguments(parser: Any) -> None:
 
 def read_dataset(options: argparse.Namespace) -> CaptionDataset:
     """Return the data set that the arguments name."""
-    from captioner.datasets import load_dataset
+    from captioner.datasets.dataset import load_dataset
 
     return load_dataset(
         options.data,

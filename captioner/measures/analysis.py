@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from captioner.captions import Caption
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import Evaluation
 from captioner.files import write_whole
 from captioner.measures.common_errors import CommonErrors, find_errors

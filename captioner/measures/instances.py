@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.annotations import MALFORMED_IMAGE, UNKNOWN_IMAGE_ID, Problems, list_of_records, load_json, shown
+from captioner.datasets.annotations import (
+    MALFORMED_IMAGE,
+    UNKNOWN_IMAGE_ID,
+    Problems,
+    list_of_records,
+    load_json,
+    shown,
+)
 from captioner.images.geometry import Box
 
 MALFORMED_BOX = "malformed box"

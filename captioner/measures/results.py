@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.annotations import is_text, read_json, shown
-from captioner.datasets import CaptionedImage
+from captioner.datasets.annotations import is_text, read_json, shown
+from captioner.datasets.dataset import CaptionedImage
 from captioner.files import write_whole
 from captioner.records import replacing, to_line
 

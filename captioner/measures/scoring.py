@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.datasets.vocabulary import tokenize as own_tokenize
 from captioner.measures.java import PATIENCE, JavaError, find_java, why_not
 from captioner.measures.java_metrics import Meteor, PtbTokenizer, can_run_meteor, find_jars, meteor_of
 from captioner.metrics import CiderD, bleu, bleu_of, check_captions, rouge_l
-from captioner.vocabulary import tokenize as own_tokenize
 
 PTB = "PTB (Stanford CoreNLP 3.4.1)"
 INSTALL = "pip install 'captioner[java]'"

@@ -24,7 +24,7 @@ from captioner.caption_options import CaptionOptions, Keeping
 from captioner.captioning import Captioner, Result
 from captioner.captions import Caption
 from captioner.checkpoint import Checkpoint
-from captioner.datasets import CaptionedImage
+from captioner.datasets.dataset import CaptionedImage
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
 from captioner.images.preprocessing import Prepared, Preprocessing

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from captioner.config import EncoderConfig
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.encoder import load_encoder
 from captioner.engines import make_engine
 from captioner.features import fill_cache

@@ -21,7 +21,7 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
-from captioner.datasets import load_dataset
+from captioner.datasets.dataset import load_dataset
 from captioner.measures.scoring import Judge
 from captioner.metrics import CiderD, bleu, rouge_l
 

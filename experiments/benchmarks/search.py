@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
+from captioner.datasets.vocabulary import END, START
 from captioner.decoder import Decoder
 from captioner.encoder import load_encoder
 from captioner.engines import make_engine
@@ -36,7 +37,6 @@ from captioner.next_words import next_word_scores
 from captioner.scores import AdditiveScore
 from captioner.search import beam_search
 from captioner.threads import available_cores, map_ahead
-from captioner.vocabulary import END, START
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D
 CONFIG = SearchConfig(beam=5)

@@ -32,11 +32,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from captioner.additive import AdditiveKeys
 from captioner.config import GATES, AttentionConfig, DecoderConfig
+from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.decoder import Decoder
 from captioner.draws import Draws
 from captioner.losses import cross_entropy, doubly_stochastic_penalty, word_losses
 from captioner.settings import LossConfig
-from captioner.vocabulary import END, PAD, START, UNKNOWN
 
 SIZES = ((81, 1280, 2500), (81, 1280, 10000), (196, 512, 2500), (196, 2048, 2500), (196, 2048, 10000))  # L, D, V
 CAPTIONS_PER_IMAGE = 5

@@ -1,7 +1,7 @@
 """Readers of annotation files, one function per format.
 
 A reader looks at annotation files only. Whether the images exist, how many problems are too many and which split an
-image falls into where the files name none is decided in `captioner.datasets`.
+image falls into where the files name none is decided in `captioner.datasets.dataset`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from captioner.annotations import (
+from captioner.datasets.annotations import (
     EMPTY_CAPTION,
     MALFORMED_IMAGE,
     UNKNOWN_IMAGE_ID,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from captioner import readers
-from captioner.annotations import (
+from captioner.datasets.annotations import (
     IMAGE_KINDS,
     LINE_KINDS,
     MALFORMED_IMAGE,
@@ -24,8 +23,9 @@ from captioner.annotations import (
     Reading,
     load_json,
 )
+from captioner.datasets.dataset import readers
+from captioner.datasets.vocabulary import tokenize
 from captioner.files import write_whole
-from captioner.vocabulary import tokenize
 
 __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "Problems", "load_dataset"]
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.datasets import CaptionDataset, CaptionedImage, Problems
+from captioner.datasets.dataset import CaptionDataset, CaptionedImage, Problems
+from captioner.datasets.vocabulary import SPECIALS, Vocabulary
 from captioner.files import digest
-from captioner.vocabulary import SPECIALS, Vocabulary
 
 SHOWN = 5
 SAMPLE_BYTES = 4096
