@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from captioner.config import SearchConfig
+from captioner.model.config import SearchConfig
 from captioner.outputs import FORMATS
 
 EXISTING = ("skip", "overwrite", "error")

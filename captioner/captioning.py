@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from captioner.bundled import find_model, model_name
 from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
 from captioner.captions import Caption
-from captioner.checkpoint import Checkpoint, load_checkpoint
 from captioner.datasets.vocabulary import Vocabulary, join_words
-from captioner.engines import TorchEngine, make_engine
 from captioner.files import printable
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.inputs import ImageInput, prepare_picture, to_source
 from captioner.images.opening import ImageError, ImageSource
 from captioner.images.preprocessing import Prepared
+from captioner.model.bundled import find_model, model_name
+from captioner.model.checkpoint import Checkpoint, load_checkpoint
+from captioner.model.encoders.engines import TorchEngine, make_engine
+from captioner.model.search.beam import Hypothesis, search
 from captioner.processes import choose_device
-from captioner.search import Hypothesis, search
 from captioner.threads import available_cores, map_ahead
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Captioner:
     ) -> None:
         """Build the model of a checkpoint, which may have a `name`.
 
-        `device`, `engine` and `threads` are those of `captioner.engines.make_engine`; `progress` shows on stderr the
+        `device`, `engine` and `threads` are those of `captioner.model.encoders.engines.make_engine`; `progress` shows on stderr the
         download of an encoder that is not on this machine.
         """
         self.device = choose_device(device)

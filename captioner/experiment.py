@@ -15,8 +15,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.datasets.annotations import shown
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.settings import (
     BatchConfig,
     DataConfig,

@@ -11,10 +11,10 @@ from torch import Tensor
 from captioner.captioning import Captioner, Result
 from captioner.captions import Caption
 from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
-from captioner.decoder import Decoder
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
+from captioner.model.decoder import Decoder
 from captioner.threads import map_ahead
 
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from captioner.batches import Batch
-from captioner.checkpoint import TrainingState
-from captioner.decoder import Decoder
-from captioner.draws import Draws
-from captioner.encoder import Encoder
 from captioner.experiment import Experiment
-from captioner.losses import (
+from captioner.model.checkpoint import TrainingState
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
     doubly_stochastic_penalty,
@@ -26,9 +25,10 @@ from captioner.losses import (
     self_critical,
     word_losses,
 )
+from captioner.model.randomness import Draws
+from captioner.model.search.sampling import roll_out, sayable
 from captioner.processes import Processes
 from captioner.rewards import Rewards
-from captioner.sampling import roll_out, sayable
 from captioner.schedules import average_decay
 
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from captioner.batches import Numbers
 from captioner.datasets.dataset import CaptionedImage
-from captioner.encoder import Encoder
-from captioner.engines import make_engine
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import read_ahead
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.engines import make_engine
 from captioner.training_data import TrainingData, ValidationSet
 
 ReadRegions = Callable[[Sequence[CaptionedImage]], NDArray[np.float16 | np.float32]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from captioner.config import AttentionConfig
+from captioner.model.config import AttentionConfig
 from captioner.settings import ScheduleConfig
 
 

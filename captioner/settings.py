@@ -1,14 +1,14 @@
 """The settings of a training run, section by section, as frozen dataclasses that check themselves; no torch here.
 
-`captioner.config` has those of the model; `captioner.experiment` puts all of them together and reads them from YAML.
+`captioner.model.config` has those of the model; `captioner.experiment` puts all of them together and reads them from YAML.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from captioner.checks import check_choices, check_least, check_positive, check_shares
 from captioner.datasets.dataset import FORMATS
+from captioner.model.checks import check_choices, check_least, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")

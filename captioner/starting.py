@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from captioner.bundled import find_model
-from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
 from captioner.datasets.vocabulary import SPECIALS
-from captioner.decoder import Decoder
-from captioner.encoder import Encoder, load_encoder
 from captioner.experiment import Experiment
 from captioner.learner import Learner
+from captioner.model.bundled import find_model
+from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
 from captioner.runs import RunFolder
 from captioner.training_data import Progress, TrainingData, prepare_data

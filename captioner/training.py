@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.batches import Batch, EpochPlan
-from captioner.checkpoint import Checkpoint, TrainingState, load_checkpoint, save_checkpoint
-from captioner.config import SearchConfig
 from captioner.experiment import Experiment, experiment_to_dict
 from captioner.learner import Numbers
+from captioner.model.checkpoint import Checkpoint, TrainingState, load_checkpoint, save_checkpoint
+from captioner.model.config import SearchConfig
 from captioner.processes import Processes
 from captioner.region_sources import CachedRegions, RegionSource, TunedBlocks, TunedEncoder
 from captioner.rewards import Rewards

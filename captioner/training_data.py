@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from captioner.batches import Batch, Corpus, EpochPlan, Numbers
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, load_dataset
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.encoder import Encoder
 from captioner.experiment import Experiment
-from captioner.features import fill_cache
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.fill_cache import fill_cache
+from captioner.model.encoders.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.processes import Processes
-from captioner.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.settings import DataConfig
 from captioner.threads import map_ahead
 

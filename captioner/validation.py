@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from captioner.config import SearchConfig
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.decoder import Decoder
 from captioner.measures.diagnostics import STILL, total_variation
 from captioner.metrics import CiderD, bleu
+from captioner.model.config import SearchConfig
+from captioner.model.decoder import Decoder
+from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.region_sources import ReadRegions
-from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 
 BATCH = 64  # images

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from captioner.experiment import experiment_to_dict, load_experiment
-from captioner.exporting import KEPT, without_paths
 from captioner.files import write_whole
+from captioner.model.export import KEPT, without_paths
 from captioner.yaml_text import write_yaml
 
 PER_CAPTION = ("entropy_share", "movement", "peak", "beta")  # of the diagnostics over all words

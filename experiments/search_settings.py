@@ -14,15 +14,15 @@ from pathlib import Path
 
 import torch
 
-from captioner.bundled import find_model
-from captioner.checkpoint import load_checkpoint
-from captioner.config import SearchConfig
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.vocabulary import join_words
 from captioner.measures.scoring import Judge
 from captioner.measures.split_captions import open_cache
 from captioner.measures.text_tables import label
-from captioner.search import beam_search
+from captioner.model.bundled import find_model
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.config import SearchConfig
+from captioner.model.search.beam import beam_search
 
 BATCH = 64  # images
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider")

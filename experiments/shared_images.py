@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from captioner.datasets.dataset import CaptionedImage, load_dataset
-from captioner.region_cache import RegionCache
+from captioner.model.encoders.region_cache import RegionCache
 
 BLOCK = 512  # images that are compared, or read, at a time
 HELD_OUT = ("val", "test")

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from toy_training import make_quick, write_toy_data
 
-from captioner.config import EncoderConfig
 from captioner.datasets.dataset import CaptionDataset, load_dataset
-from captioner.encoder import Encoder, load_encoder
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
 
 EXAMPLES = Path(__file__).parent.parent / "data" / "examples"
 

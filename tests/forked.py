@@ -13,7 +13,7 @@ from typing import Any
 _PARENT = """
 import json, os, sys
 import torch
-import captioner.bulk, captioner.captioning, captioner.features, captioner.onnx_graph, captioner.overlays, onnxruntime
+import captioner.bulk, captioner.captioning, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph, captioner.overlays, onnxruntime
 from captioner.cli import main
 
 torch.set_num_threads(1)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner.attention import Attention, Glimpse
-from captioner.config import MODES, SCORES, AttentionConfig
-from captioner.draws import Draws
-from captioner.scores import ConcatScore
+from captioner.model.attention import Attention, Glimpse
+from captioner.model.config import MODES, SCORES, AttentionConfig
+from captioner.model.randomness import Draws
+from captioner.model.scores import ConcatScore
 
 B, N, D, H, A, GRID = 2, 3, 6, 6, 5, (2, 3)
 L = GRID[0] * GRID[1]

@@ -11,7 +11,7 @@ import pytest
 from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, PAD, SPECIALS, START, Vocabulary
-from captioner.region_cache import RegionCache
+from captioner.model.encoders.region_cache import RegionCache
 from captioner.settings import BatchConfig
 from captioner.training_data import Caches, TrainingData, read_batches
 

@@ -20,7 +20,7 @@ from toy_captioner import make_toy, save_toy, use_toys, write_images
 
 from captioner.captioning import Captioner
 from captioner.cli import main
-from captioner.encoder import Encoder
+from captioner.model.encoders.encoder import Encoder
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +330,8 @@ def test_two_runs_at_once_are_refused(place: Path, capsys: pytest.CaptureFixture
 def test_without_a_model_the_message_comes_before_torch(tmp_path: Path) -> None:
     script = """
 import sys
-from captioner import bundled, cli
+from captioner import cli
+from captioner.model import bundled
 bundled.PRETRAINED = bundled.PRETRAINED / "nowhere"
 code = cli.main(["caption", "photos"])
 assert "torch" not in sys.modules

@@ -16,7 +16,7 @@ import pytest
 from forked import Forks
 from toy_captioner import save_toy, write_images
 
-from captioner.encoder import Encoder
+from captioner.model.encoders.encoder import Encoder
 
 IMAGES, FEW, KILLS = 1000, 250, 20
 BAD = ("0007.jpg", "0100.jpg", "0199.jpg")

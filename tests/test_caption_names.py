@@ -15,7 +15,7 @@ from forked import Forks
 from test_archives import BLOCK, END, HUGE, header
 from toy_captioner import save_toy, write_images
 
-from captioner.encoder import Encoder
+from captioner.model.encoders.encoder import Encoder
 from captioner.outputs import tree_path
 from captioner.records import read_lines
 

@@ -20,16 +20,16 @@ from test_archives import write_tar
 from toy_captioner import make_toy, save_toy, write_images
 
 import captioner
-from captioner.bundled import DEFAULT, MANIFEST, bundled_models, find_model
 from captioner.caption_options import CaptionOptions, Keeping, make_options
 from captioner.captioning import Captioner, Result, caption_images, load
 from captioner.captions import Caption
-from captioner.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
-from captioner.config import SearchConfig
-from captioner.encoder import Encoder
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
-from captioner.search import search
+from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, find_model
+from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
+from captioner.model.config import SearchConfig
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.search.beam import search
 from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"
@@ -296,7 +296,7 @@ def test_work_ahead_keeps_its_order_and_its_bounds() -> None:
 
 
 def test_loading_by_folder_run_and_name(tmp_path: Path, lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captioner.bundled.PRETRAINED", tmp_path / "pretrained")
+    monkeypatch.setattr("captioner.model.bundled.PRETRAINED", tmp_path / "pretrained")
     assert MANIFEST == CHECKPOINT_MANIFEST
     with pytest.raises(
         ValueError, match=r"^no model comes with this version; train one with `captioner train .*name its"

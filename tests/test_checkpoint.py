@@ -11,7 +11,9 @@ from torch import Tensor
 from toy_checkpoints import IDENTITY, VOCABULARY, assert_equal, make_checkpoint, make_training
 
 from captioner import __version__
-from captioner.checkpoint import (
+from captioner.datasets.vocabulary import Vocabulary
+from captioner.files import digest
+from captioner.model.checkpoint import (
     Checkpoint,
     TrainingState,
     load_checkpoint,
@@ -19,12 +21,10 @@ from captioner.checkpoint import (
     save_checkpoint,
     to_half,
 )
-from captioner.checkpoint_files import deserialise
-from captioner.config import MODES, EncoderConfig
-from captioner.datasets.vocabulary import Vocabulary
-from captioner.decoder import Decoder
-from captioner.encoder import Encoder, load_encoder
-from captioner.files import digest
+from captioner.model.checkpoint_files import deserialise
+from captioner.model.config import MODES, EncoderConfig
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import Encoder, load_encoder
 
 
 @pytest.mark.parametrize("tied", [True, False])

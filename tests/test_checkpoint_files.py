@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from toy_checkpoints import VOCABULARY, make_checkpoint, make_training
 
-from captioner import checkpoint_files
-from captioner.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
-from captioner.checkpoint_files import serialise
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.files import digest
+from captioner.model import checkpoint_files
+from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
+from captioner.model.checkpoint_files import serialise
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:

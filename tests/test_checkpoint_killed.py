@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from captioner.checkpoint import load_checkpoint, load_training_state, save_checkpoint
+from captioner.model.checkpoint import load_checkpoint, load_training_state, save_checkpoint
 
 KILLS = 50
 
@@ -23,7 +23,7 @@ import os, sys
 from dataclasses import replace
 from itertools import count
 import torch
-from captioner.checkpoint import TrainingState, save_checkpoint
+from captioner.model.checkpoint import TrainingState, save_checkpoint
 from toy_checkpoints import make_checkpoint
 
 torch.set_num_threads(1)  # a child would wait for threads that it did not inherit

@@ -19,9 +19,9 @@ from toy_judge import ToyJudge
 import captioner.measures.scoring
 from captioner.cli import main
 from captioner.datasets.dataset import load_dataset
-from captioner.encoder import Encoder
-from captioner.features import fill_cache
 from captioner.measures.diagnostics import diagnose
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.fill_cache import fill_cache
 
 COUNT = 16
 TESTS = Path(__file__).parent
@@ -63,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, lite0: Encoder) -> Path:
 @pytest.fixture
 def place(home: Path, lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, to stand in, with a judge that needs no Java and an encoder that is loaded already."""
-    monkeypatch.setattr("captioner.checkpoint.load_encoder", lambda config, progress: lite0)
+    monkeypatch.setattr("captioner.model.checkpoint.load_encoder", lambda config, progress: lite0)
     monkeypatch.setattr(captioner.measures.scoring, "Judge", ToyJudge)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
     monkeypatch.chdir(home)

@@ -28,7 +28,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from captioner.captioning import Captioner
 from captioner.cli import main
-from captioner.encoder import Encoder
+from captioner.model.encoders.encoder import Encoder
 
 PATIENCE = 120  # seconds, on however busy a machine
 

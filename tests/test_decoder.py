@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig
-from captioner.decoder import Decoder, Outputs
-from captioner.draws import Draws
+from captioner.model.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder, Outputs
+from captioner.model.randomness import Draws
 
 V, D, E, H, R, GRID = 11, 6, 4, 5, 3, (2, 2)
 L = 4

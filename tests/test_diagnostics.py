@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from toy_captions import GRID, SIZES, caption_of, flat, one_cell
 
 from captioner.captions import Caption
-from captioner.hypotheses import Hypothesis
 from captioner.images.geometry import Geometry
-from captioner.losses import attention_entropy, doubly_stochastic_penalty
 from captioner.measures.diagnostics import STILL, diagnose, entropy, jensen_shannon, residual, total_variation
+from captioner.model.losses import attention_entropy, doubly_stochastic_penalty
+from captioner.model.search.hypotheses import Hypothesis
 from captioner.validation import Findings, _movement
 
 REGIONS = GRID[0] * GRID[1]

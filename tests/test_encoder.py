@@ -14,10 +14,10 @@ import torchvision
 from conftest import EXAMPLES
 from torch import Tensor, nn
 
-from captioner import backbones, efficientnet_lite
-from captioner.config import EncoderConfig
-from captioner.encoder import Encoder, load_encoder
-from captioner.inspection import Inspection, inspect_images
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders import backbones, efficientnet_lite
+from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.inspection import Inspection, inspect_images
 
 VARIANTS = list(efficientnet_lite.VARIANTS)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from captioner.config import EncoderConfig
-from captioner.encoder import Encoder, load_encoder
-from captioner.engines import OnnxEngine, TorchEngine, make_engine
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.engines import OnnxEngine, TorchEngine, make_engine
 
 LOWERED = ["efficientnet-lite0", "efficientnet-lite2", "vgg11_bn", "resnet18", "mobilenet_v2", "mobilenet_v3_small"]
 LOWERED += ["efficientnet_b0", "timm/resnet18"]
@@ -102,7 +102,7 @@ def test_half_precision_is_the_rounded_single(lite0: Encoder, engine: str) -> No
 def test_graph_is_a_valid_model(lite0: Encoder, tmp_path: Path) -> None:
     import onnx
 
-    from captioner.onnx_graph import build_graph
+    from captioner.model.encoders.onnx_graph import build_graph
 
     (tmp_path / "encoder.onnx").write_bytes(build_graph(lite0))
     onnx.checker.check_model(str(tmp_path / "encoder.onnx"), full_check=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.experiment import Experiment, experiment_from_dict, experiment_to_dict, load_experiment, to_yaml
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.settings import BatchConfig, DataConfig, LossConfig, OptimiserConfig, SelfCriticalConfig, TuningConfig
 
 RECIPES = Path(__file__).parent.parent / "experiments"

@@ -7,10 +7,10 @@ import pytest
 import torch
 from toy_checkpoints import make_checkpoint
 
-from captioner.bundled import SCORES, summarise
-from captioner.checkpoint import load_checkpoint, save_checkpoint, to_half
 from captioner.cli import main
-from captioner.exporting import export_model, without_paths
+from captioner.model.bundled import SCORES, summarise
+from captioner.model.checkpoint import load_checkpoint, save_checkpoint, to_half
+from captioner.model.export import export_model, without_paths
 
 SETTINGS = {
     "data": [{"root": "/home/somebody/data/flickr8k", "features": "C:\\caches\\regions", "train": "train"}],

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from captioner.config import EncoderConfig
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
-from captioner.encoder import Encoder, load_encoder
-from captioner.engines import make_engine
-from captioner.features import BATCH, fill_cache
-from captioner.region_cache import RegionCache, cache_folder, cache_identity
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.engines import make_engine
+from captioner.model.encoders.fill_cache import BATCH, fill_cache
+from captioner.model.encoders.region_cache import RegionCache, cache_folder, cache_identity
 
 
 def names(images: tuple[CaptionedImage, ...]) -> list[str]:

@@ -10,9 +10,9 @@ import torch
 from toy_captioner import VOCABULARY, make_toy, write_images
 
 from captioner.captioning import Captioner
-from captioner.encoder import Encoder
 from captioner.forced import force_caption, force_images, unknown_words
 from captioner.images.finding import Source
+from captioner.model.encoders.encoder import Encoder
 
 
 @pytest.fixture(scope="module")

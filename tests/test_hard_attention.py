@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner import attention
-from captioner.config import AttentionConfig, DecoderConfig
-from captioner.decoder import Decoder, Outputs
-from captioner.draws import Draws
-from captioner.losses import reinforce_surrogate, word_losses
+from captioner.model import attention
+from captioner.model.config import AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder, Outputs
+from captioner.model.losses import reinforce_surrogate, word_losses
+from captioner.model.randomness import Draws
 
 V, D, L, STEPS = 7, 4, 3, 3
 IDS = torch.tensor([[[1, 5, 4, 2]]])  # (1, 1, T + 1)

@@ -10,9 +10,9 @@ from torch import Tensor
 from toy_learner import IMAGES, VOCABULARY, L, make_batch, make_learner, some_regions, unpadded
 
 from captioner.batches import Batch
-from captioner.draws import Draws
 from captioner.learner import Learner
-from captioner.losses import reinforce_surrogate
+from captioner.model.losses import reinforce_surrogate
+from captioner.model.randomness import Draws
 from captioner.processes import Processes
 from captioner.settings import LossConfig
 

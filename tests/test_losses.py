@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner.losses import (
+from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
     doubly_stochastic_penalty,

@@ -13,8 +13,8 @@ from toy_captioner import make_toy, use_toys, write_images
 
 from captioner.captioning import Captioner
 from captioner.cli import main
-from captioner.encoder import Encoder
 from captioner.figures.overlay_files import OverlayOptions
+from captioner.model.encoders.encoder import Encoder
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from conftest import EXAMPLES
 
-from captioner.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
 from captioner.captioning import Captioner, load
-from captioner.checkpoint import load_checkpoint
 from captioner.datasets.dataset import load_dataset
 from captioner.metrics import bleu
+from captioner.model.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
+from captioner.model.checkpoint import load_checkpoint
 
 MODELS = bundled_models()
 LARGEST = 20e6  # bytes

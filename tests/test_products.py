@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from captioner import additive
-from captioner.additive import AdditiveKeys
-from captioner.draws import Draws
-from captioner.lstm import lstm_cell
-from captioner.shared import SharedMatrix
+from captioner.model.kernels import additive
+from captioner.model.kernels.additive import AdditiveKeys
+from captioner.model.kernels.lstm import lstm_cell
+from captioner.model.kernels.shared_matrix import SharedMatrix
+from captioner.model.randomness import Draws
 
 B, N, L, A = 3, 4, 5, 6
 

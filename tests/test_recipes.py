@@ -14,10 +14,10 @@ from data_folders import write_image, write_json
 from toy_training import run_toy
 
 import captioner.starting
-from captioner.checkpoint import load_checkpoint
-from captioner.config import EncoderConfig
-from captioner.encoder import Encoder, load_encoder
 from captioner.experiment import load_experiment
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
 
 RECIPES = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
 CAPTIONS = [f"a {kind} dog runs over the grass" for kind in ("small", "brown", "fast", "small", "brown")]

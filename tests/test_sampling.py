@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from toy_decoder import make_decoder, some_regions
 
-from captioner.config import SearchConfig
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.decoder import Decoder
-from captioner.draws import Draws
-from captioner.sampling import draw_words, pick, roll_out, sample
-from captioner.search import greedy_search, search
+from captioner.model.config import SearchConfig
+from captioner.model.decoder import Decoder
+from captioner.model.randomness import Draws
+from captioner.model.search.beam import greedy_search, search
+from captioner.model.search.sampling import draw_words, pick, roll_out, sample
 
 
 def allowed(logits: Tensor) -> Tensor:

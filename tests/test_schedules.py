@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from captioner.config import AttentionConfig
+from captioner.model.config import AttentionConfig
 from captioner.schedules import average_decay, rate_share, temperature
 from captioner.settings import ScheduleConfig
 

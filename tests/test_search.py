@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from toy_decoder import V, make_decoder, some_regions
 
-from captioner.config import MODES, SearchConfig
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.decoder import Decoder
-from captioner.hypotheses import Hypothesis
-from captioner.next_words import top_scores
-from captioner.search import beam_search, greedy_search, search
+from captioner.model.config import MODES, SearchConfig
+from captioner.model.decoder import Decoder
+from captioner.model.search.beam import beam_search, greedy_search, search
+from captioner.model.search.hypotheses import Hypothesis
+from captioner.model.search.next_words import top_scores
 
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)

@@ -11,11 +11,11 @@ from toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regio
 
 from captioner.batches import EpochPlan
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.draws import Draws
 from captioner.learner import Learner
 from captioner.metrics import bleu
+from captioner.model.randomness import Draws
+from captioner.model.search.sampling import roll_out
 from captioner.rewards import Rewards
-from captioner.sampling import roll_out
 from captioner.settings import BatchConfig, SelfCriticalConfig
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from captioner.captioning import Captioner
 from captioner.captions import Caption
-from captioner.encoder import Encoder
+from captioner.model.encoders.encoder import Encoder
 from captioner.web.served import Served, find_examples
 from captioner.web.server import address, listen, make_server
 from captioner.web.serving import make_app

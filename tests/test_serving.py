@@ -22,9 +22,9 @@ from starlette.testclient import TestClient
 from captioner import __version__
 from captioner.caption_options import make_options
 from captioner.captioning import Captioner
-from captioner.encoder import Encoder
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
+from captioner.model.encoders.encoder import Encoder
 from captioner.web.guard import Guard, is_loopback
 from captioner.web.request_queue import CaptionQueue, QueueFull
 from captioner.web.served import Served, find_examples, load_models

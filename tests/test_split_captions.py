@@ -16,13 +16,13 @@ from PIL import Image
 from toy_captioner import make_toy, write_images
 
 from captioner.caption_options import make_options
-from captioner.checkpoint import Checkpoint
 from captioner.datasets.dataset import CaptionedImage
-from captioner.encoder import Encoder
-from captioner.features import fill_cache
 from captioner.measures.diagnostics import diagnose
 from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
-from captioner.region_cache import RegionCache
+from captioner.model.checkpoint import Checkpoint
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.fill_cache import fill_cache
+from captioner.model.encoders.region_cache import RegionCache
 
 COUNT = 9
 OPTIONS = make_options(beam=3)

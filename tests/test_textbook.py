@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from captioner.config import GATES, AttentionConfig, DecoderConfig
 from captioner.datasets.vocabulary import END, PAD, START
-from captioner.decoder import Decoder
+from captioner.model.config import GATES, AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "benchmarks"))
 from textbook import TextbookDecoder

@@ -24,11 +24,11 @@ from toy_training import (
     write_toy_data,
 )
 
-from captioner.checkpoint import Checkpoint, load_checkpoint
-from captioner.config import SearchConfig
-from captioner.encoder import Encoder
 from captioner.learner import Learner
-from captioner.search import beam_search
+from captioner.model.checkpoint import Checkpoint, load_checkpoint
+from captioner.model.config import SearchConfig
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.search.beam import beam_search
 from captioner.training_data import TrainingData
 
 SEARCH = SearchConfig(beam=2)

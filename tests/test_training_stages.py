@@ -26,11 +26,11 @@ from toy_training import (
     write_toy_data,
 )
 
-from captioner.checkpoint import load_checkpoint
-from captioner.config import EncoderConfig, SearchConfig
 from captioner.datasets.vocabulary import SPECIALS
-from captioner.region_cache import RegionCache
-from captioner.search import beam_search
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.config import EncoderConfig, SearchConfig
+from captioner.model.encoders.region_cache import RegionCache
+from captioner.model.search.beam import beam_search
 from captioner.training_data import TrainingData
 
 read_regions = TrainingData.regions

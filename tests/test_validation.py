@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 import captioner.validation
-from captioner.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.decoder import Decoder
 from captioner.metrics import CiderD, bleu
+from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.decoder import Decoder
+from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
-from captioner.search import Hypothesis, beam_search
 from captioner.training_data import ValidationSet
 from captioner.validation import Findings, validate
 

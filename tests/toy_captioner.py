@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from captioner.captioning import Captioner
-from captioner.checkpoint import Checkpoint, save_checkpoint
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
-from captioner.decoder import Decoder
-from captioner.encoder import Encoder
+from captioner.model.checkpoint import Checkpoint, save_checkpoint
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import Encoder
 
 WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")
 VOCABULARY = Vocabulary((*SPECIALS, *WORDS))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from captioner.checkpoint import Checkpoint, TrainingState
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.decoder import Decoder
+from captioner.model.checkpoint import Checkpoint, TrainingState
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.decoder import Decoder
 
 VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "naïve", "犬", "'s", "n't", "x-ray"))  # V = 11
 IDENTITY = {

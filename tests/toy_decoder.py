@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from captioner.config import AttentionConfig, DecoderConfig
-from captioner.decoder import Decoder
+from captioner.model.config import AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder
 
 V, D, L = 8, 6, 4
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from captioner.batches import Batch, Corpus, EpochPlan
-from captioner.config import AttentionConfig, DecoderConfig
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, Vocabulary
-from captioner.decoder import Decoder
 from captioner.experiment import Experiment
 from captioner.learner import Learner
+from captioner.model.config import AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder
 from captioner.processes import Processes
 from captioner.settings import BatchConfig, DataConfig
 

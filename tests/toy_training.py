@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-import captioner.checkpoint
+import captioner.model.checkpoint
 import captioner.runs
 import captioner.starting
 import captioner.training
-from captioner.checkpoint import load_checkpoint, load_training_state
-from captioner.config import EncoderConfig
-from captioner.encoder import Encoder, load_encoder
 from captioner.experiment import Experiment, experiment_from_dict
+from captioner.model.checkpoint import load_checkpoint, load_training_state
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
 from captioner.starting import Position
 from captioner.training import Outcome, Stopped, train
@@ -195,7 +195,7 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
             return load_encoder(config)
         return copy.deepcopy(load_once(config))
 
-    for module in (captioner.checkpoint, captioner.starting):
+    for module in (captioner.model.checkpoint, captioner.starting):
         monkeypatch.setattr(module, "load_encoder", load)
     monkeypatch.setattr(captioner.runs, "draw_curves", lambda log, picture: None)
 

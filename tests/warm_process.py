@@ -95,7 +95,7 @@ def _serve() -> None:
     import torch.distributed
     import toy_training
 
-    from captioner.config import EncoderConfig
+    from captioner.model.config import EncoderConfig
 
     torch.set_num_threads(1)  # a child would wait for threads that it did not inherit
     toy_training.make_quick(pytest.MonkeyPatch())

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.bundled import find_model
 from captioner.caption_options import EXISTING, CaptionOptions, Keeping
 from captioner.commands.parts import (
     add_command,
@@ -27,6 +26,7 @@ from captioner.commands.parts import (
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
+from captioner.model.bundled import find_model
 from captioner.outputs import FORMATS, OVERLAYS
 from captioner.records import CAPTIONS
 

@@ -19,7 +19,7 @@ from captioner.commands.parts import (
     read_dataset,
     say,
 )
-from captioner.config import ENGINES
+from captioner.model.config import ENGINES
 
 
 def add_describe(commands: Any) -> None:
@@ -64,8 +64,8 @@ def run_features(options: argparse.Namespace) -> int:
     for note in dataset.notes:
         say(note)
     images = dataset.split(options.split) if options.split else dataset.images
-    from captioner.encoder import load_encoder
-    from captioner.features import fill_cache
+    from captioner.model.encoders.encoder import load_encoder
+    from captioner.model.encoders.fill_cache import fill_cache
 
     encoder = load_encoder(encoder_config(options), progress=not options.quiet)
     root = options.out or Path("features") / dataset.root.resolve().name

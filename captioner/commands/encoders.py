@@ -27,8 +27,8 @@ def run_inspect(options: argparse.Namespace) -> int:
     paths = list(find_images(options.paths, recursive=options.recursive))
     if not paths:
         raise ValueError(f"no images in {', '.join(str(path) for path in options.paths)}")
-    from captioner.encoder import load_encoder
-    from captioner.inspection import draw_inspection, inspect_images
+    from captioner.model.encoders.encoder import load_encoder
+    from captioner.model.encoders.inspection import draw_inspection, inspect_images
 
     encoder = load_encoder(encoder_config(options), progress=True)
     failed = False
@@ -72,7 +72,7 @@ def add_encoders(commands: Any) -> None:
 
 def run_encoders(_: argparse.Namespace) -> int:
     """Print the names of encoders, one a line."""
-    from captioner.backbones import names
+    from captioner.model.encoders.backbones import names
 
     print("\n".join([*names(), "timm/NAME"]))
     return 0

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.bundled import find_model
 from captioner.caption_options import EXISTING, CaptionOptions
 from captioner.commands.parts import (
     add_command,
@@ -23,6 +22,7 @@ from captioner.commands.parts import (
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.files import printable
 from captioner.measures.bootstrap import RESAMPLES
+from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
     from captioner.captioning import Result
@@ -119,9 +119,9 @@ def _caption_one(
     processes: Processes,
 ) -> dict[str, Any]:
     """Caption the split with a model into its folder, and return what names the model."""
-    from captioner.checkpoint import load_checkpoint
     from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache
     from captioner.measures.submissions import describe_model
+    from captioner.model.checkpoint import load_checkpoint
 
     assert system.model is not None
     checkpoint = load_checkpoint(system.model)

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captioner.bundled import ModelSummary, bundled_models, find_model, summarise
 from captioner.commands.parts import add_command
 from captioner.measures.text_tables import ABSENT, Table
+from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 
 COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}
 
@@ -64,8 +64,8 @@ def add_export(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> int:
     """Write the model and print what it is."""
-    from captioner.checkpoint import load_checkpoint
-    from captioner.exporting import export_model
+    from captioner.model.checkpoint import load_checkpoint
+    from captioner.model.export import export_model
 
     checkpoint = load_checkpoint(find_model(options.model))
     export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)

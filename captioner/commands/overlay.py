@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.bundled import find_model
 from captioner.caption_options import CaptionOptions
 from captioner.captions import Caption
 from captioner.commands.parts import add_command, complain, positive, progress_bar
@@ -20,6 +19,7 @@ from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WID
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources
 from captioner.images.opening import open_image
+from captioner.model.bundled import find_model
 from captioner.threads import map_ahead
 
 if TYPE_CHECKING:

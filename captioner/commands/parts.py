@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.config import WEIGHTS, EncoderConfig
 from captioner.images.preprocessing import FITS
+from captioner.model.config import WEIGHTS, EncoderConfig
 
 if TYPE_CHECKING:
     from captioner.captioning import Captioner

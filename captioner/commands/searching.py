@@ -7,7 +7,7 @@ from typing import Any
 
 from captioner.caption_options import CaptionOptions, make_options
 from captioner.commands.parts import positive
-from captioner.config import SearchConfig
+from captioner.model.config import SearchConfig
 
 
 def add_search_arguments(group: Any) -> None:

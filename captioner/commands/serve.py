@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from captioner.bundled import find_model
 from captioner.commands.parts import add_command, say
+from captioner.model.bundled import find_model
 
 # The project's own photographs; they are not part of an installed package.
 EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"

@@ -23,16 +23,16 @@ from captioner.bulk import Report, caption_into
 from captioner.caption_options import CaptionOptions, Keeping
 from captioner.captioning import Captioner, Result
 from captioner.captions import Caption
-from captioner.checkpoint import Checkpoint
 from captioner.datasets.dataset import CaptionedImage
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
 from captioner.images.preprocessing import Prepared, Preprocessing
 from captioner.measures.text_tables import json_text
+from captioner.model.checkpoint import Checkpoint
+from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
 from captioner.recorded import recorded_captions, share_grid
 from captioner.records import CAPTIONS, ERRORS, read_lines
-from captioner.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 
 DATA = "data.json"  # which images the captions in a folder are of
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height

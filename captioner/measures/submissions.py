@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.bundled import model_name
 from captioner.captions import Caption
 from captioner.evaluation import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
 from captioner.measures.results import RESULTS, read_results
+from captioner.model.bundled import model_name
 
 
 @dataclass(frozen=True)

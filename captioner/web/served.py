@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.bundled import DEFAULT, bundled_models, find_model
 from captioner.captioning import Captioner
-from captioner.checkpoint import load_checkpoint
 from captioner.images.finding import find_images
 from captioner.images.formats import Damaged, read_header
+from captioner.model.bundled import DEFAULT, bundled_models, find_model
+from captioner.model.checkpoint import load_checkpoint
 
 EXAMPLES = 24  # shown at most
 _EXAMPLE_BYTES = 10_000_000

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from captioner.config import EncoderConfig
-from captioner.encoder import Encoder, load_encoder
-from captioner.engines import make_engine
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.engines import make_engine
 from captioner.threads import available_cores
 
 Run = Callable[[NDArray[np.uint8]], NDArray[Any]]

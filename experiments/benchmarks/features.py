@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from captioner.config import EncoderConfig
 from captioner.datasets.dataset import load_dataset
-from captioner.encoder import load_encoder
-from captioner.engines import make_engine
-from captioner.features import fill_cache
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import load_encoder
+from captioner.model.encoders.engines import make_engine
+from captioner.model.encoders.fill_cache import fill_cache
 
 
 def main() -> None:

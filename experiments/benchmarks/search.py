@@ -28,14 +28,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
 from captioner.datasets.vocabulary import END, START
-from captioner.decoder import Decoder
-from captioner.encoder import load_encoder
-from captioner.engines import make_engine
-from captioner.next_words import next_word_scores
-from captioner.scores import AdditiveScore
-from captioner.search import beam_search
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import load_encoder
+from captioner.model.encoders.engines import make_engine
+from captioner.model.scores import AdditiveScore
+from captioner.model.search.beam import beam_search
+from captioner.model.search.next_words import next_word_scores
 from captioner.threads import available_cores, map_ahead
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D

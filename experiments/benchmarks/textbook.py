@@ -3,7 +3,7 @@
 A row for each caption, with its own copy of the image's regions; the regions projected anew at every step; an
 `nn.LSTMCell` that reads word and context end to end; every row read up to the longest caption of the batch, and the
 words scored at every position, of which a mask then leaves out the padding. The mathematics is that of
-`captioner.decoder`, from whose weights it is made.
+`captioner.model.decoder`, from whose weights it is made.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captioner.decoder import Decoder
-from captioner.scores import AdditiveScore
+from captioner.model.decoder import Decoder
+from captioner.model.scores import AdditiveScore
 
 
 class TextbookDecoder(nn.Module):

@@ -30,12 +30,12 @@ from textbook import TextbookDecoder
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from captioner.additive import AdditiveKeys
-from captioner.config import GATES, AttentionConfig, DecoderConfig
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.decoder import Decoder
-from captioner.draws import Draws
-from captioner.losses import cross_entropy, doubly_stochastic_penalty, word_losses
+from captioner.model.config import GATES, AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder
+from captioner.model.kernels.additive import AdditiveKeys
+from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
+from captioner.model.randomness import Draws
 from captioner.settings import LossConfig
 
 SIZES = ((81, 1280, 2500), (81, 1280, 10000), (196, 512, 2500), (196, 2048, 2500), (196, 2048, 10000))  # L, D, V

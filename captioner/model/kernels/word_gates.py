@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from captioner.shared import take_rows
+from captioner.model.kernels.shared_matrix import take_rows
 
 
 class WordGates:

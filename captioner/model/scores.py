@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captioner.additive import AdditiveKeys
-from captioner.config import AttentionConfig
-from captioner.shared import SharedMatrix
+from captioner.model.config import AttentionConfig
+from captioner.model.kernels.additive import AdditiveKeys
+from captioner.model.kernels.shared_matrix import SharedMatrix
 
 Keys = SharedMatrix | AdditiveKeys
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from captioner.shared import at_least_single, make_token
+from captioner.model.kernels.shared_matrix import at_least_single, make_token
 
 BLOCK = 1 << 19  # pairs at a time on a CPU: two megabytes
 # exp(2 x) and its reciprocal are normal numbers up to here; tanh of a sum is wrong only where both terms lie beyond,

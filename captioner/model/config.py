@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from captioner.checks import check_choices, check_least, check_positive, check_shares
 from captioner.images.preprocessing import FITS
+from captioner.model.checks import check_choices, check_least, check_positive, check_shares
 
 WEIGHTS = ("imagenet", "random")
 MODES = ("soft", "hard", "gumbel", "local", "none")

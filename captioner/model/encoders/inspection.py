@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.models import ResNet18_Weights
 
-from captioner.encoder import Encoder
-from captioner.engines import make_engine
 from captioner.images.geometry import Box, Geometry
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.engines import make_engine
 
 CLASSES_SHOWN = 3
 

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import fx, nn
 from torchvision.ops import StochasticDepth
 
-from captioner.efficientnet_lite import SameConv
-from captioner.encoder import Encoder
+from captioner.model.encoders.efficientnet_lite import SameConv
+from captioner.model.encoders.encoder import Encoder
 
 OPSET = 17
 IR_VERSION = 8  # the oldest that carries the opset, so that older runtimes read it too

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from captioner.checkpoint_files import MANIFEST, check_plain, deserialise, read_folder, serialise, write_folder
-from captioner.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.decoder import Decoder
-from captioner.encoder import Encoder, load_encoder
+from captioner.model.checkpoint_files import MANIFEST, check_plain, deserialise, read_folder, serialise, write_folder
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.decoder import Decoder
+from captioner.model.encoders.encoder import Encoder, load_encoder
 
 PARTS = ("encoder", "encoder_identity", "attention", "decoder", "metrics", "settings", "progress", "vocabulary")
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)

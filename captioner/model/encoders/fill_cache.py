@@ -16,12 +16,21 @@ from typing import Any
 import numpy as np
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.encoder import Encoder
-from captioner.engines import Engine, Regions, make_engine
 from captioner.files import digest, printable, write_whole
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
-from captioner.region_cache import HALF, Record, Stamp, cache_folder, cache_identity, count_rows, read_index, read_stamp
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.engines import Engine, Regions, make_engine
+from captioner.model.encoders.region_cache import (
+    HALF,
+    Record,
+    Stamp,
+    cache_folder,
+    cache_identity,
+    count_rows,
+    read_index,
+    read_stamp,
+)
 from captioner.threads import available_cores
 
 try:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from captioner.config import SearchConfig
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
+from captioner.model.config import SearchConfig
 
 CHUNK = 32  # scores of which only the best is looked at first
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captioner.config import AttentionConfig
-from captioner.draws import Draws
-from captioner.scores import Keys, make_score
-from captioner.shared import SharedMatrix, at_least_single
+from captioner.model.config import AttentionConfig
+from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
+from captioner.model.randomness import Draws
+from captioner.model.scores import Keys, make_score
 
 
 @dataclass(frozen=True)

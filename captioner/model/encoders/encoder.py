@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from captioner.backbones import load_backbone
-from captioner.config import EncoderConfig
 from captioner.images.preprocessing import Preprocessing
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.backbones import load_backbone
 
 
 class Encoder(nn.Module):

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.encoder import Encoder
 from captioner.files import digest
+from captioner.model.encoders.encoder import Encoder
 
 FORMAT_VERSION = 1
 HALF = np.dtype("<f2")

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captioner.attention import Attention, Glimpse, Memory
-from captioner.config import AttentionConfig, DecoderConfig
 from captioner.datasets.vocabulary import PAD
-from captioner.draws import Draws
-from captioner.lstm import lstm_cell
-from captioner.shared import SharedMatrix, at_least_single, take_rows
-from captioner.word_gates import WordGates
+from captioner.model.attention import Attention, Glimpse, Memory
+from captioner.model.config import AttentionConfig, DecoderConfig
+from captioner.model.kernels.lstm import lstm_cell
+from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single, take_rows
+from captioner.model.kernels.word_gates import WordGates
+from captioner.model.randomness import Draws
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from captioner.bundled import SCORES
-from captioner.checkpoint import Checkpoint, save_checkpoint, to_half
 from captioner.files import write_whole
+from captioner.model.bundled import SCORES
+from captioner.model.checkpoint import Checkpoint, save_checkpoint, to_half
 
 KEPT = ("scores", "intervals", "diversity", "protocol")  # of what an evaluation wrote about a model
 

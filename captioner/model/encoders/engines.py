@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from captioner.config import ENGINES
-from captioner.encoder import Encoder
+from captioner.model.config import ENGINES
+from captioner.model.encoders.encoder import Encoder
 from captioner.processes import choose_device
 from captioner.threads import available_cores
 
@@ -82,7 +82,7 @@ class OnnxEngine:
     def __init__(self, encoder: Encoder, threads: int | None = None, half: bool = False) -> None:
         import onnxruntime
 
-        from captioner.onnx_graph import build_graph
+        from captioner.model.encoders.onnx_graph import build_graph
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1

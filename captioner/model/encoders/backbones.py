@@ -18,8 +18,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from captioner import efficientnet_lite
 from captioner.images.preprocessing import Preprocessing
+from captioner.model.encoders import efficientnet_lite
 
 TORCHVISION_FAMILIES = ("vgg", "resnet", "resnext", "wide_resnet", "efficientnet_", "convnext_", "mobilenet_")
 # Multiples of the stride, so that every region stands for the same number of pixels.

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from captioner.config import SearchConfig
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.decoder import Decoder, State
-from captioner.draws import Draws
-from captioner.hypotheses import Ends, Hypothesis, Trail
-from captioner.next_words import next_word_scores
-from captioner.shared import at_least_single
+from captioner.model.config import SearchConfig
+from captioner.model.decoder import Decoder, State
+from captioner.model.kernels.shared_matrix import at_least_single
+from captioner.model.randomness import Draws
+from captioner.model.search.hypotheses import Ends, Hypothesis, Trail
+from captioner.model.search.next_words import next_word_scores
 
 
 @torch.no_grad()

@@ -13,12 +13,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from captioner.config import SearchConfig
 from captioner.datasets.vocabulary import END, PAD, START
-from captioner.decoder import Decoder, Step
-from captioner.hypotheses import Ends, Hypothesis, Trail
-from captioner.next_words import next_word_scores, top_scores
-from captioner.sampling import sample
+from captioner.model.config import SearchConfig
+from captioner.model.decoder import Decoder, Step
+from captioner.model.search.hypotheses import Ends, Hypothesis, Trail
+from captioner.model.search.next_words import next_word_scores, top_scores
+from captioner.model.search.sampling import sample
 
 __all__ = ["Hypothesis", "beam_search", "greedy_search", "search"]
 
