@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from captioner.captioning import Captioner as Captioner
-    from captioner.captioning import load as load
-    from captioner.captions import Caption as Caption
+    from captioner.captioning.caption import Caption as Caption
+    from captioner.captioning.captioner import Captioner as Captioner
+    from captioner.captioning.captioner import load as load
     from captioner.images.opening import ImageError as ImageError
 
 __version__ = "0.1.0"

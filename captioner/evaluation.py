@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner import __version__
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
 from captioner.measures.bootstrap import (
     LEVEL,

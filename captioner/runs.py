@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from captioner.captioning import make_caption
+from captioner.captioning.captioner import make_caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml

@@ -13,13 +13,13 @@ from typing import Any
 _PARENT = """
 import json, os, sys
 import torch
-import captioner.bulk, captioner.captioning, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph, captioner.overlays, onnxruntime
+import captioner.captioning.folder_run, captioner.captioning.captioner, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph, captioner.overlays, onnxruntime
 from captioner.cli import main
 
 torch.set_num_threads(1)
 os.chdir(sys.argv[1])
-load, models = captioner.captioning.load, {}
-captioner.captioning.load = lambda folder, **options: models[str(folder)]
+load, models = captioner.captioning.captioner.load, {}
+captioner.captioning.captioner.load = lambda folder, **options: models[str(folder)]
 
 def run(job):
     sys.stdin.close()

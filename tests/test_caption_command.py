@@ -18,7 +18,7 @@ from terminals import at_terminal
 from test_archives import write_tar
 from toy_captioner import make_toy, save_toy, use_toys, write_images
 
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
 from captioner.cli import main
 from captioner.model.encoders.encoder import Encoder
 

@@ -15,9 +15,9 @@ from forked import Forks
 from test_archives import BLOCK, END, HUGE, header
 from toy_captioner import save_toy, write_images
 
+from captioner.captioning.outputs import tree_path
+from captioner.captioning.records import read_lines
 from captioner.model.encoders.encoder import Encoder
-from captioner.outputs import tree_path
-from captioner.records import read_lines
 
 LATIN = os.fsdecode(b"caf\xe9.jpg")
 NAMES = [

@@ -20,9 +20,9 @@ from test_archives import write_tar
 from toy_captioner import make_toy, save_toy, write_images
 
 import captioner
-from captioner.caption_options import CaptionOptions, Keeping, make_options
-from captioner.captioning import Captioner, Result, caption_images, load
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner, Result, caption_images, load
+from captioner.captioning.options import CaptionOptions, Keeping, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, find_model

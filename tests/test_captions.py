@@ -12,7 +12,7 @@ import pytest
 from awkward_images import COLOURS, HEIGHT, WIDTH, exif, jpeg, stored
 from PIL import Image
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images.geometry import Geometry
 
 GEOMETRY = Geometry(WIDTH, HEIGHT, (0.0, 0.0, float(WIDTH), float(HEIGHT)))
@@ -93,6 +93,8 @@ def test_overlay_is_written_of_any_number_of_words(words: int, tmp_path: Path) -
 
 
 def test_neither_torch_nor_matplotlib_before_a_figure() -> None:
-    script = "import sys, captioner.captions; sys.exit(', '.join({'torch', 'matplotlib'} & set(sys.modules)) or 0)"
+    script = (
+        "import sys, captioner.captioning.caption; sys.exit(', '.join({'torch', 'matplotlib'} & set(sys.modules)) or 0)"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"imported too early: {result.stderr}"

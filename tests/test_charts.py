@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from toy_captions import GRID, SIDE, caption_of, one_cell
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
 from captioner.figures.charts import class_figure, grounding_figure, length_figure, position_figure
 from captioner.figures.figure_files import figure_bytes, save_figure

@@ -29,7 +29,7 @@ SUBJECTS, VERBS = ("a dog", "A man's dog", "the café", "two cats"), ("runs", "s
 COMMAND = """
 import sys, time
 import toy_judge, captioner.measures.scoring
-from captioner.caption_folder import CaptionFolder
+from captioner.captioning.folder import CaptionFolder
 from captioner.cli import main
 
 add_caption = CaptionFolder.add_caption

@@ -26,7 +26,7 @@ from toy_captioner import make_toy, save_toy, write_images
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
 from captioner.cli import main
 from captioner.model.encoders.encoder import Encoder
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from toy_captions import GRID, SIZES, caption_of, flat, one_cell
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images.geometry import Geometry
 from captioner.measures.diagnostics import STILL, diagnose, entropy, jensen_shannon, residual, total_variation
 from captioner.model.losses import attention_entropy, doubly_stochastic_penalty

@@ -9,8 +9,8 @@ import pytest
 import torch
 from toy_captioner import VOCABULARY, make_toy, write_images
 
-from captioner.captioning import Captioner
-from captioner.forced import force_caption, force_images, unknown_words
+from captioner.captioning.captioner import Captioner
+from captioner.captioning.given_text import force_caption, force_images, unknown_words
 from captioner.images.finding import Source
 from captioner.model.encoders.encoder import Encoder
 

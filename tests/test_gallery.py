@@ -18,10 +18,10 @@ import pytest
 from PIL import Image
 from toy_captions import GRID, SIDE, caption_of
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.records import CAPTIONS, Origin, caption_record, to_line
 from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import Preprocessing
-from captioner.records import CAPTIONS, Origin, caption_record, to_line
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.gallery import (
     GALLERY,

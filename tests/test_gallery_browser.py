@@ -14,7 +14,7 @@ from PIL import Image
 from test_gallery import HOSTILE, picture, random_caption
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.figures.masks import attention_map, blend, visible_mask
 from captioner.images.preprocessing import Preprocessing
 from captioner.web import VIEWER, read_asset

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
 from captioner.images.geometry import Box, Geometry
 from captioner.images.preprocessing import Preprocessing

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from toy_captioner import make_toy, use_toys, write_images
 
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
 from captioner.cli import main
 from captioner.figures.overlay_files import OverlayOptions
 from captioner.model.encoders.encoder import Encoder
@@ -113,7 +113,7 @@ def test_a_record_is_drawn_without_a_model(
         assert main(recorded) == 0
     assert overlay("photos") == 0
     drawn = (place / "out/grid/photos/0001.jpg.png").read_bytes()
-    monkeypatch.setattr("captioner.captioning.load", None)
+    monkeypatch.setattr("captioner.captioning.captioner.load", None)
     settings = ["--quiet", "--width", "2", "--dpi", "60"]
     assert main(["overlay", "--from", "rec0/captions.jsonl", "--out", "again", *settings]) == 0
     again = np.asarray(Image.open(place / "again/grid/photos/0001.jpg.png")).astype(int)

@@ -393,7 +393,7 @@ def test_neither_torch_nor_pyplot_is_imported(tmp_path: Path) -> None:
 import sys
 import numpy as np
 from PIL import Image
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images import Geometry
 ones, image = np.ones(1, dtype=np.float32), Image.new("RGB", (9, 6))
 caption = Caption("a", ("a",), ones, 0.0, ones[:, None, None], ones, Geometry(9, 6, (0, 0, 9, 6)), image)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import EXAMPLES
 
-from captioner.captioning import Captioner, load
+from captioner.captioning.captioner import Captioner, load
 from captioner.datasets.dataset import load_dataset
 from captioner.metrics import bleu
 from captioner.model.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise

@@ -11,10 +11,10 @@ import pytest
 from test_archives import write_tar
 from toy_captions import GRID, SIDE, caption_of
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.records import Origin, Record, caption_record, to_line
+from captioner.captioning.saved_captions import read_recorded, recorded_captions, share_grid
 from captioner.images.preprocessing import Preprocessing
-from captioner.recorded import read_recorded, recorded_captions, share_grid
-from captioner.records import Origin, Record, caption_record, to_line
 
 ORIGIN = Origin("model", {"beam": 5}, attention=True)
 

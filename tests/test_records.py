@@ -16,9 +16,8 @@ import pytest
 from pycocotools.coco import COCO
 from toy_captions import flat
 
-from captioner.images.finding import name_key
-from captioner.outputs import make_parent, tree_path, write_beside, write_coco, write_csv, write_sidecars
-from captioner.records import (
+from captioner.captioning.outputs import make_parent, tree_path, write_beside, write_coco, write_csv, write_sidecars
+from captioner.captioning.records import (
     Origin,
     RecordFile,
     caption_record,
@@ -28,6 +27,7 @@ from captioner.records import (
     record_name,
     to_line,
 )
+from captioner.images.finding import name_key
 
 ORIGIN = Origin("0123456789abcdef", {"method": "beam", "beam": 5, "n_best": 1})
 ODD_NAMES = [

@@ -19,8 +19,8 @@ from toy_captioner import make_toy
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
-from captioner.captioning import Captioner
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner
 from captioner.model.encoders.encoder import Encoder
 from captioner.web.served import Served, find_examples
 from captioner.web.server import address, listen, make_server

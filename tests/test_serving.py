@@ -20,8 +20,8 @@ pytest.importorskip("starlette", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from captioner import __version__
-from captioner.caption_options import make_options
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
+from captioner.captioning.options import make_options
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
 from captioner.model.encoders.encoder import Encoder

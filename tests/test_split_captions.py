@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from toy_captioner import make_toy, write_images
 
-from captioner.caption_options import make_options
+from captioner.captioning.options import make_options
 from captioner.datasets.dataset import CaptionedImage
 from captioner.measures.diagnostics import diagnose
 from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache, read_captions

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, save_checkpoint
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
@@ -48,7 +48,7 @@ def save_toy(folder: Path, encoder: Encoder, seed: int = 0) -> Path:
 
 def use_toys(models: dict[str, Captioner], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands of this process find and load `models` by their names."""
-    monkeypatch.setattr("captioner.captioning.load", lambda folder, **_: models[str(folder)])
+    monkeypatch.setattr("captioner.captioning.captioner.load", lambda folder, **_: models[str(folder)])
     for command in ("caption", "overlay"):
         monkeypatch.setattr(f"captioner.commands.{command}.find_model", lambda name: name)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import Preprocessing
 

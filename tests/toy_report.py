@@ -11,7 +11,7 @@ from PIL import Image
 from toy_captions import GRID, SIDE, caption_of
 from toy_judge import ToyJudge
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import EvaluationSplit, Evaluator
 from captioner.images.preprocessing import Preprocessing

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.caption_options import EXISTING, CaptionOptions, Keeping
+from captioner.captioning.options import EXISTING, CaptionOptions, Keeping
+from captioner.captioning.outputs import FORMATS, OVERLAYS
+from captioner.captioning.records import CAPTIONS
 from captioner.commands.parts import (
     add_command,
     complain,
@@ -27,11 +29,9 @@ from captioner.commands.searching import add_search_arguments, read_search
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
 from captioner.model.bundled import find_model
-from captioner.outputs import FORMATS, OVERLAYS
-from captioner.records import CAPTIONS
 
 if TYPE_CHECKING:
-    from captioner.captioning import Captioner, Result
+    from captioner.captioning.captioner import Captioner, Result
 
 LIST = "-"  # the path that stands for a list on standard input
 
@@ -98,7 +98,7 @@ def run_caption(options: argparse.Namespace) -> int:
     _check_output(options, keeping)
     folder = find_model(options.model)
     collection = _Collection(options)
-    from captioner.captioning import load
+    from captioner.captioning.captioner import load
     from captioner.processes import choose_own_device
 
     threads = own_cores()
@@ -159,7 +159,7 @@ class _Collection:
 def _print_table(
     options: argparse.Namespace, model: Captioner, collection: _Collection, captioning: CaptionOptions
 ) -> int:
-    from captioner.captioning import caption_images
+    from captioner.captioning.captioner import caption_images
 
     started = time.monotonic()
     captioned = failed = 0
@@ -185,7 +185,7 @@ def _fill_folder(
     captioning: CaptionOptions,
     keeping: Keeping,
 ) -> int:
-    from captioner.bulk import caption_into
+    from captioner.captioning.folder_run import caption_into
     from captioner.processes import joined_processes
 
     with joined_processes() as processes:

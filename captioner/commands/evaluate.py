@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.caption_options import EXISTING, CaptionOptions
+from captioner.captioning.options import EXISTING, CaptionOptions
 from captioner.commands.parts import (
     add_command,
     add_reading_arguments,
@@ -25,7 +25,7 @@ from captioner.measures.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
-    from captioner.captioning import Result
+    from captioner.captioning.captioner import Result
     from captioner.evaluation import EvaluationSplit
     from captioner.measures.score_tables import Comparison
     from captioner.measures.submissions import Submission, System

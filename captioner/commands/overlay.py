@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.caption_options import CaptionOptions
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.options import CaptionOptions
 from captioner.commands.parts import add_command, complain, positive, progress_bar
 from captioner.commands.searching import add_search_arguments, read_search
 from captioner.figures.masks import STYLES
@@ -23,7 +23,7 @@ from captioner.model.bundled import find_model
 from captioner.threads import map_ahead
 
 if TYPE_CHECKING:
-    from captioner.captioning import Captioner, Result
+    from captioner.captioning.captioner import Captioner, Result
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _distinct(names: list[str]) -> tuple[str, ...]:
 
 
 def _from_records(options: argparse.Namespace) -> tuple[Iterator[_Item], int]:
-    from captioner.recorded import read_recorded, recorded_captions
+    from captioner.captioning.saved_captions import read_recorded, recorded_captions
 
     first, *others = options.records
     second = {source.key: record for other in others for source, record in read_recorded(other)}
@@ -179,7 +179,7 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
     if not sources:
         hint = "" if options.recursive else "; --recursive looks into subfolders too"
         raise ValueError(f"no images in {', '.join(map(printable, options.paths))}{hint}")
-    from captioner.captioning import load
+    from captioner.captioning.captioner import load
 
     models = [load(folder, device=options.device, progress=not options.quiet) for folder in folders]
     if options.caption is not None:
@@ -189,7 +189,7 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
 
 
 def _name_unknown(options: argparse.Namespace, models: list[Captioner]) -> None:
-    from captioner.forced import unknown_words
+    from captioner.captioning.given_text import unknown_words
 
     for name, model in zip(options.models or ["the model"], models, strict=True):
         if unknown := unknown_words(model.vocabulary, options.caption):
@@ -200,10 +200,10 @@ def _captions(
     model: Captioner, sources: Iterable[Source], text: str | None, captioning: CaptionOptions
 ) -> Iterator[Result]:
     if text is None:
-        from captioner.captioning import caption_images
+        from captioner.captioning.captioner import caption_images
 
         return caption_images(model, sources, captioning)
-    from captioner.forced import force_images
+    from captioner.captioning.given_text import force_images
 
     return force_images(model, sources, text)
 

@@ -14,7 +14,7 @@ from captioner.images.preprocessing import FITS
 from captioner.model.config import WEIGHTS, EncoderConfig
 
 if TYPE_CHECKING:
-    from captioner.captioning import Captioner
+    from captioner.captioning.captioner import Captioner
     from captioner.datasets.dataset import CaptionDataset
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from captioner.caption_options import CaptionOptions, make_options
+from captioner.captioning.options import CaptionOptions, make_options
 from captioner.commands.parts import positive
 from captioner.model.config import SearchConfig
 

@@ -26,7 +26,7 @@ _HATCH_INCHES = 0.06
 
 
 class CaptionLike(Protocol):
-    """What overlays draw of a caption of T words; `captioner.captions.Caption` is one."""
+    """What overlays draw of a caption of T words; `captioner.captioning.caption.Caption` is one."""
 
     @property
     def words(self) -> tuple[str, ...]:

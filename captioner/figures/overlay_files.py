@@ -14,7 +14,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.outputs import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation
@@ -23,7 +24,6 @@ from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.sampled_looks import looks_figure
 from captioner.figures.word_images import save_word_images
-from captioner.outputs import make_parent, tree_path
 from captioner.overlays import save_figure, word_grid
 
 KINDS = ("grid", "words", "matrix", "animation", "samples", "compare")

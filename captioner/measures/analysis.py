@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation import Evaluation
 from captioner.files import write_whole

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.measures.text_tables import Table, number, without_nan
 from captioner.measures.word_classes import CLASSES, word_class
 

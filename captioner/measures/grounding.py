@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images.geometry import Geometry
 from captioner.measures.bootstrap import RESAMPLES, Difference, Interval, bootstrap, find_difference, find_interval
 from captioner.measures.instances import AnnotatedImage, ImageId, Instances

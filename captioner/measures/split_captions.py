@@ -19,10 +19,12 @@ from PIL import Image
 from PIL.ExifTags import Base as Tag
 from torch import Tensor
 
-from captioner.bulk import Report, caption_into
-from captioner.caption_options import CaptionOptions, Keeping
-from captioner.captioning import Captioner, Result
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.folder_run import Report, caption_into
+from captioner.captioning.options import CaptionOptions, Keeping
+from captioner.captioning.records import CAPTIONS, ERRORS, read_lines
+from captioner.captioning.saved_captions import recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
@@ -31,8 +33,6 @@ from captioner.measures.text_tables import json_text
 from captioner.model.checkpoint import Checkpoint
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
-from captioner.recorded import recorded_captions, share_grid
-from captioner.records import CAPTIONS, ERRORS, read_lines
 
 DATA = "data.json"  # which images the captions in a folder are of
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
@@ -127,7 +127,7 @@ def caption_split(
 
     `identity` tells the data in plain values; a folder with captions of other data is refused, or emptied where
     `existing` is "overwrite". `progress` is told how many of this process's images are done with. The rest is as for
-    `captioner.bulk.caption_into`.
+    `captioner.captioning.folder_run.caption_into`.
     """
     processes = processes or Processes()
     if processes.is_first:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.evaluation import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
 from captioner.measures.results import RESULTS, read_results

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.evaluation import Evaluation
 from captioner.images.opening import ImageError, open_image
 from captioner.measures.text_tables import label

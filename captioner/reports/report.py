@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from captioner.captioning.records import refuse_link
 from captioner.files import write_whole
 from captioner.measures.analysis import Analysis
 from captioner.measures.score_tables import Comparison
-from captioner.records import refuse_link
 from captioner.reports.attention import attention_section, lengths_section
 from captioner.reports.errors import errors_section
 from captioner.reports.examples import examples_section

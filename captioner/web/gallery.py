@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.records import CAPTIONS, read_lines, refuse_link, replacing
+from captioner.captioning.saved_captions import read_recorded, recorded_captions
 from captioner.files import printable
 from captioner.images.finding import Source
 from captioner.images.formats import to_rgb
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
-from captioner.recorded import read_recorded, recorded_captions
-from captioner.records import CAPTIONS, read_lines, refuse_link, replacing
 from captioner.threads import map_ahead
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset
 

@@ -12,9 +12,9 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from captioner.caption_options import CaptionOptions
-from captioner.captioning import Captioner
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner
+from captioner.captioning.options import CaptionOptions
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.captioning import Captioner
+from captioner.captioning.captioner import Captioner
 from captioner.images.finding import find_images
 from captioner.images.formats import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, find_model

@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from captioner.caption_options import CaptionOptions, make_options
+from captioner.captioning.options import CaptionOptions, make_options
 
 MAX_BODY = 10_000_000  # bytes
 MAX_HELD = 256_000_000  # bytes of all bodies together

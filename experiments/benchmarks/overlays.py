@@ -24,7 +24,7 @@ import matplotlib
 import numpy as np
 from PIL import Image
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import save_animation
 from captioner.figures.sampled_looks import looks_figure

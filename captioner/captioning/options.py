@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
+from captioner.captioning.outputs import FORMATS
 from captioner.model.config import SearchConfig
-from captioner.outputs import FORMATS
 
 EXISTING = ("skip", "overwrite", "error")
 _OF_BEAMS, _OF_SAMPLES = ("beam", "groups", "diversity"), ("temperature", "top_k", "top_p")

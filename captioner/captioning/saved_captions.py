@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.records import Record, read_lines
 from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
 from captioner.images.geometry import Geometry
-from captioner.records import Record, read_lines
 
 
 def recorded_captions(record: Record, source: Path | None = None) -> list[Caption]:

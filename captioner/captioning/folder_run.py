@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from captioner.caption_folder import CaptionFolder
-from captioner.caption_options import CaptionOptions, Keeping
-from captioner.captioning import Captioner, Result, caption_images
-from captioner.captions import Caption
-from captioner.images.finding import Source, is_in_share, name_key
-from captioner.images.opening import ImageError, open_image
-from captioner.outputs import (
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner, Result, caption_images
+from captioner.captioning.folder import CaptionFolder
+from captioner.captioning.options import CaptionOptions, Keeping
+from captioner.captioning.outputs import (
     OVERLAYS,
     make_parent,
     tree_path,
@@ -24,8 +22,10 @@ from captioner.outputs import (
     write_csv,
     write_sidecars,
 )
+from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
+from captioner.images.finding import Source, is_in_share, name_key
+from captioner.images.opening import ImageError, open_image
 from captioner.processes import Processes
-from captioner.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.web.gallery import gallery_from_record
 
 Found = TypeVar("Found")

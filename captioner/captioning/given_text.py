@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captioner.captioning import Captioner, Result
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner, Result
 from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry

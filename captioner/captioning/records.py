@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
 from captioner.images.finding import name_key
 
 Record = dict[str, Any]

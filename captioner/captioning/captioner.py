@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from captioner.caption_options import CaptionOptions, CaptionSettings, make_options
-from captioner.captions import Caption
+from captioner.captioning.caption import Caption
+from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
 from captioner.files import printable
 from captioner.images.finding import Source

@@ -15,9 +15,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from captioner.files import CAN_LOCK, try_lock
-from captioner.images.finding import is_in_share, name_key
-from captioner.records import (
+from captioner.captioning.records import (
     CAPTIONS,
     ERRORS,
     Origin,
@@ -27,6 +25,8 @@ from captioner.records import (
     read_lines,
     refuse_link,
 )
+from captioner.files import CAN_LOCK, try_lock
+from captioner.images.finding import is_in_share, name_key
 
 LOCK, PARTS = "captions.lock", "parts"
 POLL_SECONDS = 0.2

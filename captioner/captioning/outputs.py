@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from captioner.records import CAPTIONS, Record, read_lines, record_name, refuse_link, replacing
+from captioner.captioning.records import CAPTIONS, Record, read_lines, record_name, refuse_link, replacing
 
 FORMATS = ("jsonl", "txt", "csv", "coco")
 CSV, COCO, SIDECARS, OVERLAYS = "captions.csv", "captions-coco.json", "txt", "overlays"
