@@ -13,7 +13,7 @@ from typing import Any
 _PARENT = """
 import json, os, sys
 import torch
-import captioner.captioning.folder_run, captioner.captioning.captioner, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph, captioner.overlays, onnxruntime
+import captioner.captioning.folder_run, captioner.captioning.captioner, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph, captioner.figures.word_grid, onnxruntime
 from captioner.cli import main
 
 torch.set_num_threads(1)

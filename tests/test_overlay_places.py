@@ -14,10 +14,10 @@ from captioner.figures.animation import animation_frames
 from captioner.figures.comparison import comparison
 from captioner.figures.sampled_looks import looks_figure
 from captioner.figures.sheets import Outline, Picture, Sheet
+from captioner.figures.word_grid import word_grid
 from captioner.figures.word_images import word_image
 from captioner.images.opening import open_image
 from captioner.images.preprocessing import Preprocessing
-from captioner.overlays import word_grid
 
 GRID = (7, 7)
 SIZES = {"landscape": (280, 190), "portrait": (190, 280), "square": (210, 210)}

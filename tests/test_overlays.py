@@ -26,8 +26,8 @@ from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES
 from captioner.figures.sheets import Bar, Label, Picture, Sheet
 from captioner.figures.vector_files import make_figure
+from captioner.figures.word_grid import figure_bytes, save_figure, word_grid
 from captioner.images.preprocessing import Preprocessing
-from captioner.overlays import figure_bytes, save_figure, word_grid
 
 STRANGE = ("$x_1^2$", "cost", "$5", "a_b", "^", "{", "\\alpha", "😀", "שלום", "مرحبا", "<b>&amp;")
 

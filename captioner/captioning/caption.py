@@ -57,8 +57,8 @@ class Caption:
     ) -> None:
         """Write the image once plain and once for each word under its attention, as a PNG, PDF or SVG by suffix.
 
-        `style`, `width` (inches) and `dpi` are those of `captioner.overlays.word_grid`.
+        `style`, `width` (inches) and `dpi` are those of `captioner.figures.word_grid.word_grid`.
         """
-        from captioner.overlays import save_figure, word_grid  # most captions are never drawn
+        from captioner.figures.word_grid import save_figure, word_grid  # most captions are never drawn
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)

@@ -43,7 +43,7 @@ def animation_frames(
 
     First the upright image as it is, then a frame for each word, which is marked in the caption so far, and at the end
     the image with the whole caption, held longer. An image that is higher than twice its width is set smaller.
-    `style` is as for `captioner.overlays.word_grid`.
+    `style` is as for `captioner.figures.word_grid.word_grid`.
     """
     check_style(style)
     check_size(image, caption)

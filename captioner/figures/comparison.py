@@ -11,7 +11,7 @@ from PIL import Image
 from captioner.figures.masks import CaptionLike
 from captioner.figures.panels import Layout, Panels, check_figure
 from captioner.figures.sheets import Mark, Sheet
-from captioner.overlays import BAR_KEY
+from captioner.figures.word_grid import BAR_KEY
 
 
 def comparison(
@@ -27,7 +27,7 @@ def comparison(
 
     Words that both have stand above each other, and so do those that stand in for each other; where one caption has
     words more, the other leaves a gap. Long captions go on in two further rows. The captions may differ in length, and
-    their grids and the parts of the image that were seen in size. Panels are those of `captioner.overlays.word_grid`.
+    their grids and the parts of the image that were seen in size. Panels are those of `captioner.figures.word_grid.word_grid`.
     """
     for caption in captions:
         check_figure(image, caption, style, width, dpi)

@@ -23,8 +23,8 @@ from captioner.figures.comparison import comparison
 from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.sampled_looks import looks_figure
+from captioner.figures.word_grid import save_figure, word_grid
 from captioner.figures.word_images import save_word_images
-from captioner.overlays import save_figure, word_grid
 
 KINDS = ("grid", "words", "matrix", "animation", "samples", "compare")
 FIGURES, ANIMATIONS = ("png", "pdf", "svg"), ("gif", "webp")

@@ -24,7 +24,7 @@ _WORD_BYTES = 100  # of a file's name
 def word_image(image: Image.Image, caption: CaptionLike, word_index: int, *, style: str = "mask") -> Image.Image:
     """Return an upright image under the attention of one word, RGB and of the image's own size.
 
-    `style` is as for `captioner.overlays.word_grid`.
+    `style` is as for `captioner.figures.word_grid.word_grid`.
     """
     check_style(style)
     check_size(image, caption)

@@ -10,9 +10,9 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.evaluation import Evaluation
+from captioner.figures.word_grid import save_figure, word_grid
 from captioner.images.opening import ImageError, open_image
 from captioner.measures.text_tables import label
-from captioner.overlays import save_figure, word_grid
 from captioner.reports.figures import FIGURES, jpeg
 from captioner.reports.parts import Html, quote, section, tag
 from captioner.reports.summary import main_metric

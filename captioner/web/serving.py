@@ -27,8 +27,8 @@ from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import Origin, caption_record
 from captioner.figures.masks import STYLES
+from captioner.figures.word_grid import figure_bytes, word_grid
 from captioner.images.opening import ImageError, open_image
-from captioner.overlays import figure_bytes, word_grid
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset, uploads
 from captioner.web.guard import Guard, answer_exception
 from captioner.web.request_queue import CaptionQueue, QueueFull

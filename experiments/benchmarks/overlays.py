@@ -28,10 +28,10 @@ from captioner.captioning.caption import Caption
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import save_animation
 from captioner.figures.sampled_looks import looks_figure
+from captioner.figures.word_grid import save_figure, word_grid
 from captioner.images.finding import find_images
 from captioner.images.opening import open_image
 from captioner.images.preprocessing import Preprocessing
-from captioner.overlays import save_figure, word_grid
 
 EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 WORDS = ("a", "man", "in", "a", "red", "shirt", "is", "standing", "in", "front", "of", "a", "crowd")
