@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.batches import Corpus
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
-from captioner.metrics import CiderD, bleu
+from captioner.evaluation.metrics.captions import CiderD, bleu
 
 
 class Rewards:

@@ -16,9 +16,9 @@ import torch
 
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.vocabulary import join_words
-from captioner.measures.scoring import Judge
-from captioner.measures.split_captions import open_cache
-from captioner.measures.text_tables import label
+from captioner.evaluation.metrics.judge import Judge
+from captioner.evaluation.split_captions import open_cache
+from captioner.evaluation.text_tables import label
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import SearchConfig

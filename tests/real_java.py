@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-from captioner.measures.java import find_java
+from captioner.evaluation.metrics.java import find_java
 
 JAVA = find_java()
 needs_java = pytest.mark.skipif(JAVA.path is None, reason=f"no Java runtime: {JAVA.reason}")

@@ -10,11 +10,11 @@ from data_folders import write_json
 from toy_captions import GRID, caption_of
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation import Evaluation, Protocol
+from captioner.evaluation.analysis.analysis import Analysis, analyse, write_analysis
+from captioner.evaluation.evaluator import Evaluation, Protocol
+from captioner.evaluation.metrics.diversity import measure_diversity
+from captioner.evaluation.score_tables import Comparison
 from captioner.images.preprocessing import Preprocessing
-from captioner.measures.analysis import Analysis, analyse, write_analysis
-from captioner.measures.diversity import measure_diversity
-from captioner.measures.score_tables import Comparison
 
 SIZE = (90, 70)  # ten pixels a cell
 PROTOCOL = Protocol("toy", "coco", "val", "01", 2, 2, (), (1, 1), 0, "PTB", None, 0, 20, 0.95, "v1")

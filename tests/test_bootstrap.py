@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from captioner.measures.bootstrap import BLOCK, Interval, bootstrap, find_difference, find_interval
+from captioner.evaluation.metrics.bootstrap import BLOCK, Interval, bootstrap, find_difference, find_interval
 
 
 class Means:

@@ -13,14 +13,14 @@ from toy_captions import GRID, SIDE, caption_of, one_cell
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
-from captioner.figures.charts import class_figure, grounding_figure, length_figure, position_figure
+from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
+from captioner.evaluation.analysis.grounding import METHODS, Grounding, measure_grounding
+from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, Instances
+from captioner.evaluation.analysis.length_curves import LengthCurves, length_curves
+from captioner.evaluation.analysis.object_names import CATEGORIES
+from captioner.evaluation.report.charts import class_figure, grounding_figure, length_figure, position_figure
 from captioner.figures.figure_files import figure_bytes, save_figure
 from captioner.images.preprocessing import Preprocessing
-from captioner.measures.diagnostics import Diagnostics, diagnose
-from captioner.measures.grounding import METHODS, Grounding, measure_grounding
-from captioner.measures.instances import AnnotatedImage, Instance, Instances
-from captioner.measures.length_curves import LengthCurves, length_curves
-from captioner.measures.object_names import CATEGORIES
 
 GEOMETRY = Preprocessing(SIDE).geometry(90, 70)
 REFERENCES = [

@@ -16,10 +16,10 @@ import pytest
 from toy_captioner import save_toy, write_images
 from toy_judge import ToyJudge
 
-import captioner.measures.scoring
+import captioner.evaluation.metrics.judge
 from captioner.cli import main
 from captioner.datasets.dataset import load_dataset
-from captioner.measures.diagnostics import diagnose
+from captioner.evaluation.analysis.diagnostics import diagnose
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 
@@ -28,7 +28,7 @@ TESTS = Path(__file__).parent
 SUBJECTS, VERBS = ("a dog", "A man's dog", "the café", "two cats"), ("runs", "sits on the red boat", "is, naïve.")
 COMMAND = """
 import sys, time
-import toy_judge, captioner.measures.scoring
+import toy_judge, captioner.evaluation.metrics.judge
 from captioner.captioning.folder import CaptionFolder
 from captioner.cli import main
 
@@ -197,7 +197,8 @@ def test_a_report_to_send(
 ) -> None:
     measured: list[int] = []
     monkeypatch.setattr(
-        "captioner.measures.analysis.diagnose", lambda captions: measured.append(len(captions)) or diagnose(captions)
+        "captioner.evaluation.analysis.analysis.diagnose",
+        lambda captions: measured.append(len(captions)) or diagnose(captions),
     )
     results = write_some(tmp_path / "theirs.json")
     out, folder = tmp_path / "out", tmp_path / "deep" / "report"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from captioner.measures.common_errors import KINDS, Confusion, Tally, WordCount, find_errors, is_content, repeats, stem
+from captioner.evaluation.analysis.common_errors import (
+    KINDS,
+    Confusion,
+    Tally,
+    WordCount,
+    find_errors,
+    is_content,
+    repeats,
+    stem,
+)
 
 
 def split(*captions: str) -> list[list[str]]:

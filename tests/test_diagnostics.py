@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 from toy_captions import GRID, SIZES, caption_of, flat, one_cell
 
 from captioner.captioning.caption import Caption
+from captioner.evaluation.analysis.diagnostics import (
+    STILL,
+    diagnose,
+    entropy,
+    jensen_shannon,
+    residual,
+    total_variation,
+)
 from captioner.images.geometry import Geometry
-from captioner.measures.diagnostics import STILL, diagnose, entropy, jensen_shannon, residual, total_variation
 from captioner.model.losses import attention_entropy, doubly_stochastic_penalty
 from captioner.model.search.hypotheses import Hypothesis
 from captioner.validation import Findings, _movement

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from captioner.measures.diversity import Diversity, measure_diversity
+from captioner.evaluation.metrics.diversity import Diversity, measure_diversity
 
 
 def test_counted_by_hand() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from toy_judge import ToyJudge, ToyScores
 
-from captioner import evaluation
 from captioner.datasets.annotations import Problems
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
-from captioner.evaluation import Evaluator, code_version, take_split
+from captioner.evaluation.evaluator import Evaluator, code_version, take_split
+from captioner.evaluation.evaluator import evaluator as evaluation
 
 WORDS = ["a dog runs on the beach", "a cat sits on a chair", "two men ride red bikes", "a child plays in the snow"]
 

@@ -11,11 +11,11 @@ from toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
+from captioner.evaluation.analysis.grounding import METHODS, Grounding, covered_shares, measure_grounding
+from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, Instances
+from captioner.evaluation.analysis.object_names import CATEGORIES
 from captioner.images.geometry import Box, Geometry
 from captioner.images.preprocessing import Preprocessing
-from captioner.measures.grounding import METHODS, Grounding, covered_shares, measure_grounding
-from captioner.measures.instances import AnnotatedImage, Instance, Instances
-from captioner.measures.object_names import CATEGORIES
 
 UNIFORM = np.full((1, *GRID), 1 / (GRID[0] * GRID[1]))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from captioner.measures.java import JavaError, JavaProgram, find_java, why_not
+from captioner.evaluation.metrics.java import JavaError, JavaProgram, find_java, why_not
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
 
@@ -83,7 +83,7 @@ def test_a_runtime_that_does_not_start_counts_as_not_there(
 def test_a_runtime_that_hangs_or_says_nothing_counts_as_not_there(
     fake_java: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("captioner.measures.java._SECONDS_TO_START", 0.2)
+    monkeypatch.setattr("captioner.evaluation.metrics.java._SECONDS_TO_START", 0.2)
     assert why_not(fake_java("slow", "exec /bin/sleep 60")) == "does not start within 0.2 seconds"
     monkeypatch.undo()
     assert why_not(fake_java("silent", "exit 3")) == "does not start: ended with code 3"
@@ -168,7 +168,7 @@ def test_no_process_outlives_who_started_it() -> None:
     gc.collect()
     assert not is_running(pid)
     script = (
-        "import sys; from captioner.measures.java import JavaProgram\n"
+        "import sys; from captioner.evaluation.metrics.java import JavaProgram\n"
         f"echo = JavaProgram('echo', [sys.executable, '-c', {ECHO!r}])\n"
         "echo.ask(['a'], 1); print(echo.pid)"
     )

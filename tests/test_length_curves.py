@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from captioner.measures.length_curves import LengthCurves, length_curves, split_by_length
-from captioner.metrics import CiderD, bleu
+from captioner.evaluation.analysis.length_curves import LengthCurves, length_curves, split_by_length
+from captioner.evaluation.metrics.captions import CiderD, bleu
 
 TEXT = "a dog runs along the wide sandy beach with one red ball in its mouth under blue sky today"
 WORDS = TEXT.split()

@@ -14,7 +14,7 @@ from conftest import EXAMPLES
 
 from captioner.captioning.captioner import Captioner, load
 from captioner.datasets.dataset import load_dataset
-from captioner.metrics import bleu
+from captioner.evaluation.metrics.captions import bleu
 from captioner.model.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
 from captioner.model.checkpoint import load_checkpoint
 

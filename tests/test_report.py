@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from toy_report import BAD, GOOD, HOSTILE, REFERENCES, compare
 
-from captioner.measures.analysis import Analysis, analyse
-from captioner.reports.examples import choose_examples, examples_section
-from captioner.reports.figures import Charts, inline_svg
-from captioner.reports.parts import Html, quote, tag, visible
-from captioner.reports.report import REPORT, write_report
-from captioner.reports.summary import find_best
+from captioner.evaluation.analysis.analysis import Analysis, analyse
+from captioner.evaluation.report.examples import choose_examples, examples_section
+from captioner.evaluation.report.figures import Charts, inline_svg
+from captioner.evaluation.report.parts import Html, quote, tag, visible
+from captioner.evaluation.report.report import REPORT, write_report
+from captioner.evaluation.report.summary import find_best
 
 SECTIONS = ["scores", "protocol", "lengths", "attention", "diversity", "examples", "errors"]
 VOID = {"meta", "link", "img", "br", "hr"}

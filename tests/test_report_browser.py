@@ -9,8 +9,8 @@ import pytest
 from browser import PHONE, browser, watched_page  # noqa: F401
 from toy_report import BAD, GOOD, HOSTILE, REFERENCES, compare
 
-from captioner.measures.analysis import analyse
-from captioner.reports.report import write_report
+from captioner.evaluation.analysis.analysis import analyse
+from captioner.evaluation.report.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

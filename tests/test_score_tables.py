@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation import Evaluation, Protocol
-from captioner.measures.diversity import Diversity
-from captioner.measures.paper_rows import PaperRows, find_paper_rows
-from captioner.measures.score_tables import Comparison, write_comparison, write_evaluation
+from captioner.evaluation.evaluator import Evaluation, Protocol
+from captioner.evaluation.metrics.diversity import Diversity
+from captioner.evaluation.paper_rows import PaperRows, find_paper_rows
+from captioner.evaluation.score_tables import Comparison, write_comparison, write_evaluation
 
 SEARCH = {"beam": 5, "length_power": 0.7}
 PROTOCOL = Protocol("toy", "metadata", "val", "01", 2, 10, (), (4, 6), 30_000, "PTB", SEARCH, 1, 101, 0.95, "v1")

@@ -20,8 +20,8 @@ from pycocoevalcap.rouge.rouge import Rouge as OfficialRouge
 from real_java import TRICKY, java_on_path, needs_java, official_tokens
 
 from captioner.datasets.dataset import load_dataset
-from captioner.measures.java import Java, JavaError
-from captioner.measures.scoring import INSTALL, PTB, Judge, Scores
+from captioner.evaluation.metrics.java import Java, JavaError
+from captioner.evaluation.metrics.judge import INSTALL, PTB, Judge, Scores
 
 KEYS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 WORDS = ("a", "the", "dog", "dogs", "cat", "man", "men's", "runs", "running", "sits", "on", "in", "grass", "lawn",
@@ -157,7 +157,7 @@ def test_java_killed_in_the_middle_of_scoring(judge: Judge) -> None:
 
 
 def test_without_java_the_rest_is_scored_and_said_so(plain: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captioner.measures.scoring.find_java", lambda: Java(None, "none on PATH"))
+    monkeypatch.setattr("captioner.evaluation.metrics.judge.find_java", lambda: Java(None, "none on PATH"))
     with Judge() as judge:
         assert judge.tokenizer == "captioner's own, since no Java was found"
         assert judge.missing is not None
@@ -172,8 +172,8 @@ def test_without_java_the_rest_is_scored_and_said_so(plain: Judge, monkeypatch: 
 
 
 def test_without_pycocoevalcap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captioner.measures.scoring.find_java", lambda: Java(Path("/usr/bin/java")))
-    monkeypatch.setattr("captioner.measures.scoring.find_jars", lambda: None)
+    monkeypatch.setattr("captioner.evaluation.metrics.judge.find_java", lambda: Java(Path("/usr/bin/java")))
+    monkeypatch.setattr("captioner.evaluation.metrics.judge.find_jars", lambda: None)
     judge = Judge()
     assert judge.tokenizer == "captioner's own, since pycocoevalcap is not installed"
     assert judge.missing is not None
@@ -181,9 +181,9 @@ def test_without_pycocoevalcap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_meteor_cannot_run_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captioner.measures.scoring.find_java", lambda: Java(Path("/usr/bin/java")))
+    monkeypatch.setattr("captioner.evaluation.metrics.judge.find_java", lambda: Java(Path("/usr/bin/java")))
     for folder, complete in (("/opt/a b", False), ("/opt/\u00e9", False), ("/opt/x_1-2.3+y~/C:/(z)", True)):
-        monkeypatch.setattr("captioner.measures.scoring.find_jars", lambda folder=folder: Path(folder))
+        monkeypatch.setattr("captioner.evaluation.metrics.judge.find_jars", lambda folder=folder: Path(folder))
         judge = Judge()
         assert judge.tokenizer == PTB
         assert (judge.missing is None) == complete
@@ -216,7 +216,9 @@ def test_resamples_are_scored_as_sets_of_their_own(plain: Judge) -> None:
 
 def test_lists_are_tokenised_once(plain: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("captioner.measures.scoring.own_tokenize", lambda text: asked.append(text) or text.split())
+    monkeypatch.setattr(
+        "captioner.evaluation.metrics.judge.own_tokenize", lambda text: asked.append(text) or text.split()
+    )
     references = [["a dog", "the dog"], ["a cat"]]
     plain.score(["one", "two"], references)
     first = len(asked)

@@ -11,8 +11,8 @@ from toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regio
 
 from captioner.batches import EpochPlan
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
+from captioner.evaluation.metrics.captions import bleu
 from captioner.learner import Learner
-from captioner.metrics import bleu
 from captioner.model.randomness import Draws
 from captioner.model.search.sampling import roll_out
 from captioner.rewards import Rewards

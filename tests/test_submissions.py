@@ -11,8 +11,8 @@ from toy_judge import ToyJudge
 from toy_report import GOOD, look
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation import EvaluationSplit, Evaluator
-from captioner.measures.submissions import (
+from captioner.evaluation.evaluator import EvaluationSplit, Evaluator
+from captioner.evaluation.submissions import (
     Submission,
     System,
     captioned_by_all,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import captioner.validation
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.metrics import CiderD, bleu
+from captioner.evaluation.metrics.captions import CiderD, bleu
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search

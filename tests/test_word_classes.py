@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from captioner.measures.object_names import CATEGORIES
-from captioner.measures.word_classes import _LISTS, CLASSES, word_class
+from captioner.evaluation.analysis.object_names import CATEGORIES
+from captioner.evaluation.analysis.word_classes import _LISTS, CLASSES, word_class
 
 
 @pytest.mark.parametrize(

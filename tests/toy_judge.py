@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.metrics import CiderD, bleu
+from captioner.evaluation.metrics.captions import CiderD, bleu
 
 
 class ToyScores:

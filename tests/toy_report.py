@@ -13,10 +13,10 @@ from toy_judge import ToyJudge
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation import EvaluationSplit, Evaluator
+from captioner.evaluation.evaluator import EvaluationSplit, Evaluator
+from captioner.evaluation.paper_rows import find_paper_rows
+from captioner.evaluation.score_tables import Comparison
 from captioner.images.preprocessing import Preprocessing
-from captioner.measures.paper_rows import find_paper_rows
-from captioner.measures.score_tables import Comparison
 
 SIZE = (60, 40)
 REFERENCES = (

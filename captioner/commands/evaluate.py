@@ -20,15 +20,15 @@ from captioner.commands.parts import (
     search_beside_encoding,
 )
 from captioner.commands.searching import add_search_arguments, read_search
+from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.files import printable
-from captioner.measures.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Result
-    from captioner.evaluation import EvaluationSplit
-    from captioner.measures.score_tables import Comparison
-    from captioner.measures.submissions import Submission, System
+    from captioner.evaluation.evaluator import EvaluationSplit
+    from captioner.evaluation.score_tables import Comparison
+    from captioner.evaluation.submissions import Submission, System
     from captioner.processes import Processes
 
 
@@ -65,8 +65,8 @@ def add_evaluate(commands: Any) -> None:
 def run_evaluate(options: argparse.Namespace) -> int:
     """Caption, score, print a table and write everything into a folder."""
     from captioner.datasets.dataset import load_dataset
-    from captioner.evaluation import take_split
-    from captioner.measures.submissions import captioned_by_all, name_systems, read_submission
+    from captioner.evaluation.evaluator import take_split
+    from captioner.evaluation.submissions import captioned_by_all, name_systems, read_submission
 
     captioning = read_search(options)
     *models, data = options.paths
@@ -93,8 +93,8 @@ def _caption_all(
     systems: Sequence[System], split: EvaluationSplit, captioning: CaptionOptions, options: argparse.Namespace
 ) -> list[Submission] | None:
     """Caption the split with each model; return the captions, None in all processes but the first."""
-    from captioner.measures.split_captions import read_captions
-    from captioner.measures.submissions import Submission
+    from captioner.evaluation.split_captions import read_captions
+    from captioner.evaluation.submissions import Submission
     from captioner.processes import choose_own_device, joined_processes
 
     device = choose_own_device(options.device)
@@ -119,8 +119,8 @@ def _caption_one(
     processes: Processes,
 ) -> dict[str, Any]:
     """Caption the split with a model into its folder, and return what names the model."""
-    from captioner.measures.split_captions import SplitCaptioner, caption_split, open_cache
-    from captioner.measures.submissions import describe_model
+    from captioner.evaluation.split_captions import SplitCaptioner, caption_split, open_cache
+    from captioner.evaluation.submissions import describe_model
     from captioner.model.checkpoint import load_checkpoint
 
     assert system.model is not None
@@ -162,10 +162,10 @@ def _compare(
     search: dict[str, Any] | None,
 ) -> Comparison:
     """Score captions, each system's and people's."""
-    from captioner.evaluation import Evaluator
-    from captioner.measures.paper_rows import find_paper_rows
-    from captioner.measures.score_tables import Comparison
-    from captioner.measures.scoring import Judge
+    from captioner.evaluation.evaluator import Evaluator
+    from captioner.evaluation.metrics.judge import Judge
+    from captioner.evaluation.paper_rows import find_paper_rows
+    from captioner.evaluation.score_tables import Comparison
 
     with Judge() as judge:
         judge.start()
@@ -184,8 +184,8 @@ def _compare(
 
 def _tell(comparison: Comparison, systems: Sequence[System], root: Path, options: argparse.Namespace) -> None:
     """Print the table, and write all files."""
-    from captioner.measures.analysis import analyse, write_analysis
-    from captioner.measures.score_tables import write_comparison, write_evaluation
+    from captioner.evaluation.analysis.analysis import analyse, write_analysis
+    from captioner.evaluation.score_tables import write_comparison, write_evaluation
 
     if comparison.missing:
         complain(comparison.missing)
@@ -197,7 +197,7 @@ def _tell(comparison: Comparison, systems: Sequence[System], root: Path, options
     write_comparison(options.out, comparison)
     print(comparison.to_text(), end="")
     if options.report is not None:
-        from captioner.reports.report import write_report  # matplotlib, which only a report needs
+        from captioner.evaluation.report.report import write_report  # matplotlib, which only a report needs
 
         path = write_report(options.report, comparison, analysis)
         if not options.quiet:

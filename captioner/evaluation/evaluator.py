@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from captioner import __version__
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
-from captioner.measures.bootstrap import (
+from captioner.evaluation.metrics.bootstrap import (
     LEVEL,
     RESAMPLES,
     Difference,
@@ -29,10 +29,10 @@ from captioner.measures.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.measures.diversity import Diversity, measure_diversity
+from captioner.evaluation.metrics.diversity import Diversity, measure_diversity
 
 if TYPE_CHECKING:
-    from captioner.measures.scoring import Judge
+    from captioner.evaluation.metrics.judge import Judge
 
 Values = NDArray[np.float64]
 GIT_SECONDS = 10.0  # longest wait for git's answer

@@ -24,11 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
+from captioner.evaluation.analysis.instances import AnnotatedImage, ImageId, Instances
+from captioner.evaluation.analysis.object_names import find_mentions
+from captioner.evaluation.metrics.bootstrap import (
+    RESAMPLES,
+    Difference,
+    Interval,
+    bootstrap,
+    find_difference,
+    find_interval,
+)
+from captioner.evaluation.text_tables import Table, number, without_nan
 from captioner.images.geometry import Geometry
-from captioner.measures.bootstrap import RESAMPLES, Difference, Interval, bootstrap, find_difference, find_interval
-from captioner.measures.instances import AnnotatedImage, ImageId, Instances
-from captioner.measures.object_names import find_mentions
-from captioner.measures.text_tables import Table, number, without_nan
 
 Values = NDArray[np.float64]
 METHODS = ("attention", "caption", "centre", "uniform")

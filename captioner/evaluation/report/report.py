@@ -9,16 +9,16 @@ import re
 from pathlib import Path
 
 from captioner.captioning.records import refuse_link
+from captioner.evaluation.analysis.analysis import Analysis
+from captioner.evaluation.report.attention import attention_section, lengths_section
+from captioner.evaluation.report.errors import errors_section
+from captioner.evaluation.report.examples import examples_section
+from captioner.evaluation.report.figures import Charts
+from captioner.evaluation.report.parts import Html, escape, join, tag
+from captioner.evaluation.report.scores import diversity_section, protocol_section, scores_section
+from captioner.evaluation.report.summary import summarise
+from captioner.evaluation.score_tables import Comparison
 from captioner.files import write_whole
-from captioner.measures.analysis import Analysis
-from captioner.measures.score_tables import Comparison
-from captioner.reports.attention import attention_section, lengths_section
-from captioner.reports.errors import errors_section
-from captioner.reports.examples import examples_section
-from captioner.reports.figures import Charts
-from captioner.reports.parts import Html, escape, join, tag
-from captioner.reports.scores import diversity_section, protocol_section, scores_section
-from captioner.reports.summary import summarise
 from captioner.web import read_asset
 
 REPORT = "report.html"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation import Evaluation, EvaluationSplit, Evaluator
+from captioner.evaluation.evaluator import Evaluation, EvaluationSplit, Evaluator
+from captioner.evaluation.results import RESULTS, read_results
 from captioner.files import digest
-from captioner.measures.results import RESULTS, read_results
 from captioner.model.bundled import model_name
 
 

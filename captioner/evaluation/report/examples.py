@@ -9,13 +9,13 @@ import numpy as np
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation import Evaluation
+from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.report.figures import FIGURES, jpeg
+from captioner.evaluation.report.parts import Html, quote, section, tag
+from captioner.evaluation.report.summary import main_metric
+from captioner.evaluation.text_tables import label
 from captioner.figures.word_grid import save_figure, word_grid
 from captioner.images.opening import ImageError, open_image
-from captioner.measures.text_tables import label
-from captioner.reports.figures import FIGURES, jpeg
-from captioner.reports.parts import Html, quote, section, tag
-from captioner.reports.summary import main_metric
 
 EXAMPLES = 4  # of each group where there is one system; half as many where there are several
 SYSTEMS = 3  # whose captions are shown

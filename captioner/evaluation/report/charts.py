@@ -16,14 +16,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from captioner.evaluation.analysis.diagnostics import Diagnostics
+from captioner.evaluation.analysis.grounding import MEASURES, METHODS, Grounding
+from captioner.evaluation.analysis.length_curves import METRICS, LengthCurves
+from captioner.evaluation.analysis.word_classes import CLASSES
+from captioner.evaluation.metrics.bootstrap import LEVEL
+from captioner.evaluation.text_tables import LABELS
 from captioner.figures.sheets import GREY, INK, PALE, PAPER
 from captioner.files import printable
-from captioner.measures.bootstrap import LEVEL
-from captioner.measures.diagnostics import Diagnostics
-from captioner.measures.grounding import MEASURES, METHODS, Grounding
-from captioner.measures.length_curves import METRICS, LengthCurves
-from captioner.measures.text_tables import LABELS
-from captioner.measures.word_classes import CLASSES
 
 WIDTH, DPI = 7.0, 150  # inches; a column and a half of a paper
 FEWEST = 10  # words below which a mean by position is left out: the longest captions are few

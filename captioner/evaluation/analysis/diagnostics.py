@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
-from captioner.measures.text_tables import Table, number, without_nan
-from captioner.measures.word_classes import CLASSES, word_class
+from captioner.evaluation.analysis.word_classes import CLASSES, word_class
+from captioner.evaluation.text_tables import Table, number, without_nan
 
 Values = NDArray[np.float64]
 STILL = 0.02  # mean movement of the weights from word to word below which attention has collapsed

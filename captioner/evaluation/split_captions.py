@@ -26,10 +26,10 @@ from captioner.captioning.options import CaptionOptions, Keeping
 from captioner.captioning.records import CAPTIONS, ERRORS, read_lines
 from captioner.captioning.saved_captions import recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
+from captioner.evaluation.text_tables import json_text
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
 from captioner.images.preprocessing import Prepared, Preprocessing
-from captioner.measures.text_tables import json_text
 from captioner.model.checkpoint import Checkpoint
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from captioner.measures.word_classes import word_class
+from captioner.evaluation.analysis.word_classes import word_class
 
 LISTED = 10  # words or pairs of a list
 KINDS = {

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.measures.java import PATIENCE, JavaError, JavaProgram
+from captioner.evaluation.metrics.java import PATIENCE, JavaError, JavaProgram
 
 Floats = NDArray[np.float64]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from captioner.evaluation import Evaluation
-from captioner.measures.bootstrap import SIGNIFICANT, Difference
-from captioner.measures.score_tables import Comparison
-from captioner.measures.text_tables import ABSENT, label
-from captioner.reports.parts import Html, join, section, stacked, table, tag
-from captioner.reports.summary import p_value, signed
+from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference
+from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.summary import p_value, signed
+from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.text_tables import ABSENT, label
 
 
 def scores_section(comparison: Comparison) -> Html:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captioner.evaluation import Evaluation
-from captioner.measures.analysis import Analysis
-from captioner.measures.score_tables import Comparison
-from captioner.measures.text_tables import label
-from captioner.reports.parts import Html, join, tag
+from captioner.evaluation.analysis.analysis import Analysis
+from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.report.parts import Html, join, tag
+from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.text_tables import label
 
 _MAIN = ("cider", "bleu4")  # the scores that a summary is of, of those that there are
 _PAPER_METRIC = "bleu4"

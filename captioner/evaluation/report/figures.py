@@ -11,10 +11,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from captioner.figures.charts import COLOURS
+from captioner.evaluation.report.charts import COLOURS
+from captioner.evaluation.report.parts import Html, tag
 from captioner.figures.figure_files import figure_bytes, save_figure
 from captioner.figures.sheets import GREY, INK, PALE, PAPER
-from captioner.reports.parts import Html, tag
 
 FIGURES = "figures"  # the folder beside the page
 SUFFIXES = (".svg", ".pdf")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.measures.ngrams import LONGEST, Integers, Ngrams, count_ngrams, distinct, find, owners_of
+from captioner.evaluation.metrics.ngrams import LONGEST, Integers, Ngrams, count_ngrams, distinct, find, owners_of
 
 CIDER_SIGMA = 6.0  # width, in words, of the penalty on a length unlike the reference's
 CIDER_SCALE = 10.0

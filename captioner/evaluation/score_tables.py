@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from captioner.evaluation import Evaluation, Protocol
+from captioner.evaluation.evaluator import Evaluation, Protocol
+from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference
+from captioner.evaluation.paper_rows import PaperRows
+from captioner.evaluation.results import RESULTS, write_image_scores, write_results
+from captioner.evaluation.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
 from captioner.files import printable, write_whole
-from captioner.measures.bootstrap import SIGNIFICANT, Difference
-from captioner.measures.paper_rows import PaperRows
-from captioner.measures.results import RESULTS, write_image_scores, write_results
-from captioner.measures.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
 
 METRICS, COMPARISON = "metrics.json", "comparison"
 

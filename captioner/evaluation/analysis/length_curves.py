@@ -15,9 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.measures.bootstrap import RESAMPLES, Difference, Interval, bootstrap, find_difference, find_interval
-from captioner.measures.text_tables import LABELS, Table
-from captioner.metrics import CiderD, bleu, bleu_of
+from captioner.evaluation.metrics.bootstrap import (
+    RESAMPLES,
+    Difference,
+    Interval,
+    bootstrap,
+    find_difference,
+    find_interval,
+)
+from captioner.evaluation.metrics.captions import CiderD, bleu, bleu_of
+from captioner.evaluation.text_tables import LABELS, Table
 
 Values = NDArray[np.float64]
 BUCKETS = 5
@@ -80,7 +87,7 @@ class LengthCurves:
 class _Images:
     """What it takes to score a selection of the images of one bucket."""
 
-    statistics: Values  # (I, 10), see `captioner.metrics.Bleu`
+    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.captions.Bleu`
     cider: Values  # (I,)
 
     def resample(self, rows: NDArray[np.int64]) -> dict[str, Values]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from captioner.datasets.vocabulary import tokenize
-from captioner.evaluation import Evaluation
-from captioner.measures.analysis import Analysis, example_of
-from captioner.measures.common_errors import KINDS, LISTED, CommonErrors, WordCount, stem
-from captioner.measures.score_tables import Comparison
-from captioner.reports.examples import SYSTEMS
-from captioner.reports.parts import Html, join, quote, section, table, tag
+from captioner.evaluation.analysis.analysis import Analysis, example_of
+from captioner.evaluation.analysis.common_errors import KINDS, LISTED, CommonErrors, WordCount, stem
+from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.report.examples import SYSTEMS
+from captioner.evaluation.report.parts import Html, join, quote, section, table, tag
+from captioner.evaluation.score_tables import Comparison
 
 _INTRO = (
     "Found by counting words, and no cleverer than that. Words are compared by their stems, so that “dog” and “dogs”, "

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from captioner.figures.charts import (
+from captioner.evaluation.analysis.analysis import Analysis
+from captioner.evaluation.analysis.diagnostics import STILL, Diagnostics
+from captioner.evaluation.analysis.grounding import MEASURES, METHODS, Grounding, Score
+from captioner.evaluation.analysis.length_curves import METRICS, LengthCurves
+from captioner.evaluation.metrics.bootstrap import LEVEL, Interval
+from captioner.evaluation.report.charts import (
     FEWEST,
     METHOD_LABELS,
     class_figure,
@@ -13,15 +18,10 @@ from captioner.figures.charts import (
     length_figure,
     position_figure,
 )
-from captioner.measures.analysis import Analysis
-from captioner.measures.bootstrap import LEVEL, Interval
-from captioner.measures.diagnostics import STILL, Diagnostics
-from captioner.measures.grounding import MEASURES, METHODS, Grounding, Score
-from captioner.measures.length_curves import METRICS, LengthCurves
-from captioner.measures.text_tables import LABELS, number
-from captioner.reports.figures import Charts
-from captioner.reports.parts import Html, join, section, stacked, table, tag
-from captioner.reports.summary import p_value, signed
+from captioner.evaluation.report.figures import Charts
+from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.summary import p_value, signed
+from captioner.evaluation.text_tables import LABELS, number
 
 CATEGORIES = 10  # of objects, in the table of grounding
 _LEVEL = f"{LEVEL:.0%}"

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation import Evaluation
+from captioner.evaluation.analysis.common_errors import CommonErrors, find_errors
+from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
+from captioner.evaluation.analysis.grounding import Grounding, measure_grounding
+from captioner.evaluation.analysis.instances import Instances, instance_files, read_instances
+from captioner.evaluation.analysis.length_curves import BUCKETS, LengthCurves, length_curves
+from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.text_tables import json_text
 from captioner.files import write_whole
-from captioner.measures.common_errors import CommonErrors, find_errors
-from captioner.measures.diagnostics import Diagnostics, diagnose
-from captioner.measures.grounding import Grounding, measure_grounding
-from captioner.measures.instances import Instances, instance_files, read_instances
-from captioner.measures.length_curves import BUCKETS, LengthCurves, length_curves
-from captioner.measures.score_tables import Comparison
-from captioner.measures.text_tables import json_text
 
 DIAGNOSTICS, GROUNDING, LENGTHS = "diagnostics", "grounding", "lengths"  # each .json and .txt
 
