@@ -14,10 +14,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from captioner.experiment import experiment_to_dict, load_experiment
 from captioner.files import write_whole
 from captioner.model.export import KEPT, without_paths
-from captioner.yaml_text import write_yaml
+from captioner.training.recipe import experiment_to_dict, load_experiment
+from captioner.training.yaml_text import write_yaml
 
 PER_CAPTION = ("entropy_share", "movement", "peak", "beta")  # of the diagnostics over all words
 

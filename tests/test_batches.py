@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, PAD, SPECIALS, START, Vocabulary
 from captioner.model.encoders.region_cache import RegionCache
-from captioner.settings import BatchConfig
-from captioner.training_data import Caches, TrainingData, read_batches
+from captioner.training.batches import Batch, Corpus, EpochPlan
+from captioner.training.data import Caches, TrainingData, read_batches
+from captioner.training.settings import BatchConfig
 
 VOCABULARY = Vocabulary((*SPECIALS, *(f"word{number}" for number in range(300))))
 

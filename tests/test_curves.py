@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from captioner.figures.curves import draw_curves
+from captioner.training.curves import draw_curves
 
 
 @pytest.fixture

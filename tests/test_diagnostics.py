@@ -22,7 +22,7 @@ from captioner.evaluation.analysis.diagnostics import (
 from captioner.images.geometry import Geometry
 from captioner.model.losses import attention_entropy, doubly_stochastic_penalty
 from captioner.model.search.hypotheses import Hypothesis
-from captioner.validation import Findings, _movement
+from captioner.training.validation import Findings, _movement
 
 REGIONS = GRID[0] * GRID[1]
 SQUARE = Geometry(90, 70, (0.0, 0.0, 90.0, 70.0))

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from captioner.experiment import Experiment, experiment_from_dict, experiment_to_dict, load_experiment, to_yaml
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.settings import BatchConfig, DataConfig, LossConfig, OptimiserConfig, SelfCriticalConfig, TuningConfig
+from captioner.training.recipe import Experiment, experiment_from_dict, experiment_to_dict, load_experiment, to_yaml
+from captioner.training.settings import (
+    BatchConfig,
+    DataConfig,
+    LossConfig,
+    OptimiserConfig,
+    SelfCriticalConfig,
+    TuningConfig,
+)
 
 RECIPES = Path(__file__).parent.parent / "experiments"
 NAMES = [

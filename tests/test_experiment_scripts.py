@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from toy_training import read_log, run_toy, toy_experiment, write_toy_data
 
-from captioner.experiment import load_experiment
+from captioner.training.recipe import load_experiment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import keep_results

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from toy_learner import IMAGES, VOCABULARY, L, make_batch, make_learner, some_regions, unpadded
 
-from captioner.batches import Batch
-from captioner.learner import Learner
 from captioner.model.losses import reinforce_surrogate
 from captioner.model.randomness import Draws
 from captioner.processes import Processes
-from captioner.settings import LossConfig
+from captioner.training.batches import Batch
+from captioner.training.learner import Learner
+from captioner.training.settings import LossConfig
 
 
 def one_by_one(learner: Learner, batch: Batch, regions: Tensor) -> list[tuple[Tensor, Tensor]]:

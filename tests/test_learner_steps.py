@@ -8,8 +8,8 @@ import pytest
 import torch
 from toy_learner import L, make_batch, make_learner, snapshot, some_regions
 
-from captioner.learner import Learner
-from captioner.settings import OptimiserConfig, TuningConfig
+from captioner.training.learner import Learner
+from captioner.training.settings import OptimiserConfig, TuningConfig
 
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 RATES = (0.02, 0.01, 0.005)

@@ -13,11 +13,11 @@ from conftest import EXAMPLES
 from data_folders import write_image, write_json
 from toy_training import run_toy
 
-import captioner.starting
-from captioner.experiment import load_experiment
+import captioner.training.start
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.training.recipe import load_experiment
 
 RECIPES = sorted((Path(__file__).parent.parent / "experiments").glob("*.yaml"))
 CAPTIONS = [f"a {kind} dog runs over the grass" for kind in ("small", "brown", "fast", "small", "brown")]

@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 from toy_training import Recorder, read_log, run_toy, step_lines, toy_experiment, validation_lines, write_toy_data
 
-from captioner.experiment import Experiment, load_experiment
 from captioner.model.checkpoint import load_checkpoint, load_training_state
 from captioner.model.config import SearchConfig
 from captioner.model.search.beam import beam_search
-from captioner.runs import RunFolder
+from captioner.training.recipe import Experiment, load_experiment
+from captioner.training.run_folder import RunFolder
 
 PARTS = {"loss", "cross_entropy", "penalty"}
 MEASURES = {"step", "epoch", "rate", "gradient", "attention_entropy", "residual", "captions_per_second", "memory_mb"}

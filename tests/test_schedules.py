@@ -5,8 +5,8 @@ import math
 import pytest
 
 from captioner.model.config import AttentionConfig
-from captioner.schedules import average_decay, rate_share, temperature
-from captioner.settings import ScheduleConfig
+from captioner.training.schedules import average_decay, rate_share, temperature
+from captioner.training.settings import ScheduleConfig
 
 
 def shares(config: ScheduleConfig, total: int, steps_per_epoch: int = 10) -> list[float]:

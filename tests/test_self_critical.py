@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regions, unpadded
 
-from captioner.batches import EpochPlan
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.evaluation.metrics.captions import bleu
-from captioner.learner import Learner
 from captioner.model.randomness import Draws
 from captioner.model.search.sampling import roll_out
-from captioner.rewards import Rewards
-from captioner.settings import BatchConfig, SelfCriticalConfig
+from captioner.training.batches import EpochPlan
+from captioner.training.learner import Learner
+from captioner.training.rewards import Rewards
+from captioner.training.settings import BatchConfig, SelfCriticalConfig
 
 
 class WordCount:

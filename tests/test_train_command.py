@@ -21,8 +21,8 @@ from toy_training import (
 )
 
 from captioner.cli import main
-from captioner.experiment import load_experiment, to_yaml
-from captioner.runs import RunFolder
+from captioner.training.recipe import load_experiment, to_yaml
+from captioner.training.run_folder import RunFolder
 
 STOPPING = "stopping after this step; once more stops at once, back to the last checkpoint\n"
 

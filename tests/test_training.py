@@ -24,12 +24,12 @@ from toy_training import (
     write_toy_data,
 )
 
-from captioner.learner import Learner
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search.beam import beam_search
-from captioner.training_data import TrainingData
+from captioner.training.data import TrainingData
+from captioner.training.learner import Learner
 
 SEARCH = SearchConfig(beam=2)
 read_regions = TrainingData.regions

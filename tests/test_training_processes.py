@@ -17,7 +17,7 @@ import torch
 from toy_training import assert_same_runs, make_quick, read_log, run_toy, tensors_of, toy_experiment, write_toy_data
 from warm_process import WarmProcess
 
-from captioner.experiment import experiment_to_dict, to_yaml
+from captioner.training.recipe import experiment_to_dict, to_yaml
 
 # Odd numbers of images to train and to validate on, of one to three captions.
 CAPTIONS = (1, 2, 3, 2, 2, 1, 2)

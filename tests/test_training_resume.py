@@ -24,9 +24,9 @@ from toy_training import (
 )
 from warm_process import WarmProcess
 
-from captioner.experiment import Experiment, experiment_to_dict
 from captioner.files import CAN_LOCK
-from captioner.runs import RunFolder
+from captioner.training.recipe import Experiment, experiment_to_dict
+from captioner.training.run_folder import RunFolder
 
 FLIPS = {"captions": 4, "captions_per_image": 2, "flips": True}
 KILLS = 8

@@ -31,7 +31,7 @@ from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig, SearchConfig
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import beam_search
-from captioner.training_data import TrainingData
+from captioner.training.data import TrainingData
 
 read_regions = TrainingData.regions
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import captioner.validation
+import captioner.training.validation
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.metrics.captions import CiderD, bleu
@@ -18,8 +18,8 @@ from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
-from captioner.training_data import ValidationSet
-from captioner.validation import Findings, validate
+from captioner.training.data import ValidationSet
+from captioner.training.validation import Findings, validate
 
 L, D = 4, 6
 CAPTIONS = ("a dog runs over the grass", "a cat sleeps", "the horse eats", "a small bird", "the dog sleeps on a cat")

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from captioner.batches import Batch, Corpus, EpochPlan
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, Vocabulary
-from captioner.experiment import Experiment
-from captioner.learner import Learner
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder
 from captioner.processes import Processes
-from captioner.settings import BatchConfig, DataConfig
+from captioner.training.batches import Batch, Corpus, EpochPlan
+from captioner.training.learner import Learner
+from captioner.training.recipe import Experiment
+from captioner.training.settings import BatchConfig, DataConfig
 
 L, D = 4, 6
 CAPTIONS = (

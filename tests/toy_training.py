@@ -17,17 +17,17 @@ from PIL import Image
 from torch import Tensor
 
 import captioner.model.checkpoint
-import captioner.runs
-import captioner.starting
-import captioner.training
-from captioner.experiment import Experiment, experiment_from_dict
+import captioner.training.run_folder
+import captioner.training.start
+import captioner.training.train
 from captioner.model.checkpoint import load_checkpoint, load_training_state
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
-from captioner.starting import Position
-from captioner.training import Outcome, Stopped, train
-from captioner.validation import Findings, validate
+from captioner.training.recipe import Experiment, experiment_from_dict
+from captioner.training.start import Position
+from captioner.training.train import Outcome, Stopped, train
+from captioner.training.validation import Findings, validate
 
 ANIMALS = ("dog", "cat", "horse", "bird")
 DEEDS = ("runs", "sleeps", "eats slowly", "looks at the sea", "jumps over a low wall")
@@ -195,7 +195,7 @@ def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
             return load_encoder(config)
         return copy.deepcopy(load_once(config))
 
-    for module in (captioner.model.checkpoint, captioner.starting):
+    for module in (captioner.model.checkpoint, captioner.training.start):
         monkeypatch.setattr(module, "load_encoder", load)
     monkeypatch.setattr(captioner.runs, "draw_curves", lambda log, picture: None)
 

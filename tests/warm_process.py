@@ -74,11 +74,11 @@ def _train(job: dict[str, Any], rank: int) -> int:
     """Train as `job` says; what each process was told is left in a file beside the run."""
     import toy_training
 
-    import captioner.validation
-    from captioner.experiment import experiment_from_dict
+    import captioner.training.validation
     from captioner.processes import joined_processes
+    from captioner.training.recipe import experiment_from_dict
 
-    captioner.validation.BATCH = job.get("validation_batch", captioner.validation.BATCH)
+    captioner.training.validation.BATCH = job.get("validation_batch", captioner.training.validation.BATCH)
     stops = job.get("stop_at", {})  # the step at which a process is asked to stop, by its rank
     stop = toy_training.at_step(stops[str(rank)]) if str(rank) in stops else lambda recorder: False
     with joined_processes() as processes:

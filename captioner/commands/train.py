@@ -12,7 +12,7 @@ from captioner.commands.parts import add_command, complain, say
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from captioner.starting import Position
+    from captioner.training.start import Position
 
 
 def add_train(commands: Any) -> None:
@@ -31,14 +31,14 @@ def add_train(commands: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, or go on training; say how it ended."""
-    from captioner.experiment import load_experiment, to_yaml
+    from captioner.training.recipe import load_experiment, to_yaml
 
     experiment = load_experiment(options.config, options.overrides)
     if options.show:
         print(to_yaml(experiment), end="")
         return 0
     from captioner.processes import choose_own_device, joined_processes
-    from captioner.training import Stopped, train
+    from captioner.training.train import Stopped, train
 
     folder = options.folder or Path("runs") / options.config.stem
     device = choose_own_device(options.device)

@@ -36,7 +36,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
 from captioner.model.randomness import Draws
-from captioner.settings import LossConfig
+from captioner.training.settings import LossConfig
 
 SIZES = ((81, 1280, 2500), (81, 1280, 10000), (196, 512, 2500), (196, 2048, 2500), (196, 2048, 10000))  # L, D, V
 CAPTIONS_PER_IMAGE = 5

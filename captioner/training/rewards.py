@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from captioner.batches import Corpus
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.evaluation.metrics.captions import CiderD, bleu
+from captioner.training.batches import Corpus
 
 
 class Rewards:

@@ -16,8 +16,8 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
-from captioner.region_sources import ReadRegions
-from captioner.training_data import ValidationSet
+from captioner.training.data import ValidationSet
+from captioner.training.region_sources import ReadRegions
 
 BATCH = 64  # images
 

@@ -21,13 +21,13 @@ import numpy as np
 from captioner.captioning.captioner import make_caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.experiment import Experiment, experiment_to_dict, load_experiment, to_yaml
-from captioner.figures.curves import draw_curves
 from captioner.figures.word_grid import save_figure, word_grid
 from captioner.files import try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
 from captioner.images.preprocessing import Preprocessing
 from captioner.model.search.beam import Hypothesis
+from captioner.training.curves import draw_curves
+from captioner.training.recipe import Experiment, experiment_to_dict, load_experiment, to_yaml
 
 # What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
 FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")

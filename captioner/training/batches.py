@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import PAD, Vocabulary
-from captioner.settings import BatchConfig
+from captioner.training.settings import BatchConfig
 
 Numbers = NDArray[np.int64]
 # What a seed is used for beside the run's own number: streams that never meet.

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from captioner.datasets.vocabulary import SPECIALS
-from captioner.experiment import Experiment
-from captioner.learner import Learner
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
-from captioner.runs import RunFolder
-from captioner.training_data import Progress, TrainingData, prepare_data
+from captioner.training.data import Progress, TrainingData, prepare_data
+from captioner.training.learner import Learner
+from captioner.training.recipe import Experiment
+from captioner.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

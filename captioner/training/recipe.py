@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.settings import (
+from captioner.training.settings import (
     BatchConfig,
     DataConfig,
     LossConfig,
@@ -28,7 +28,7 @@ from captioner.settings import (
     ValidationConfig,
     VocabularyConfig,
 )
-from captioner.yaml_text import parse_yaml, write_yaml
+from captioner.training.yaml_text import parse_yaml, write_yaml
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}

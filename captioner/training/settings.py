@@ -1,6 +1,6 @@
 """The settings of a training run, section by section, as frozen dataclasses that check themselves; no torch here.
 
-`captioner.model.config` has those of the model; `captioner.experiment` puts all of them together and reads them from YAML.
+`captioner.model.config` has those of the model; `captioner.training.recipe` puts all of them together and reads them from YAML.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from captioner.batches import Numbers
 from captioner.datasets.dataset import CaptionedImage
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import read_ahead
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.engines import make_engine
-from captioner.training_data import TrainingData, ValidationSet
+from captioner.training.batches import Numbers
+from captioner.training.data import TrainingData, ValidationSet
 
 ReadRegions = Callable[[Sequence[CaptionedImage]], NDArray[np.float16 | np.float32]]
 

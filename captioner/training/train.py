@@ -20,19 +20,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from captioner.batches import Batch, EpochPlan
-from captioner.experiment import Experiment, experiment_to_dict
-from captioner.learner import Numbers
 from captioner.model.checkpoint import Checkpoint, TrainingState, load_checkpoint, save_checkpoint
 from captioner.model.config import SearchConfig
 from captioner.processes import Processes
-from captioner.region_sources import CachedRegions, RegionSource, TunedBlocks, TunedEncoder
-from captioner.rewards import Rewards
-from captioner.runs import RunFolder
-from captioner.schedules import rate_share, temperature
-from captioner.starting import Position, original_encoder, start_run
-from captioner.training_data import read_batches
-from captioner.validation import Findings, validate
+from captioner.training.batches import Batch, EpochPlan
+from captioner.training.data import read_batches
+from captioner.training.learner import Numbers
+from captioner.training.recipe import Experiment, experiment_to_dict
+from captioner.training.region_sources import CachedRegions, RegionSource, TunedBlocks, TunedEncoder
+from captioner.training.rewards import Rewards
+from captioner.training.run_folder import RunFolder
+from captioner.training.schedules import rate_share, temperature
+from captioner.training.start import Position, original_encoder, start_run
+from captioner.training.validation import Findings, validate
 
 LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
 PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing

@@ -10,16 +10,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.batches import Batch, Corpus, EpochPlan, Numbers
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, load_dataset
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.experiment import Experiment
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 from captioner.model.encoders.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.processes import Processes
-from captioner.settings import DataConfig
 from captioner.threads import map_ahead
+from captioner.training.batches import Batch, Corpus, EpochPlan, Numbers
+from captioner.training.recipe import Experiment
+from captioner.training.settings import DataConfig
 
 AHEAD = 3  # batches that are read while one is learned from
 Read = TypeVar("Read")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from captioner.model.config import AttentionConfig
-from captioner.settings import ScheduleConfig
+from captioner.training.settings import ScheduleConfig
 
 
 def rate_share(config: ScheduleConfig, step: int, total: int, steps_per_epoch: int) -> float:

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from captioner.batches import Batch
-from captioner.experiment import Experiment
 from captioner.model.checkpoint import TrainingState
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
@@ -28,8 +26,10 @@ from captioner.model.losses import (
 from captioner.model.randomness import Draws
 from captioner.model.search.sampling import roll_out, sayable
 from captioner.processes import Processes
-from captioner.rewards import Rewards
-from captioner.schedules import average_decay
+from captioner.training.batches import Batch
+from captioner.training.recipe import Experiment
+from captioner.training.rewards import Rewards
+from captioner.training.schedules import average_decay
 
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 Numbers = dict[str, float]
