@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.model.encoders.encoder import Encoder
-from captioner.web.served import Served, find_examples
+from captioner.web.models import Served, find_examples
 from captioner.web.server import address, listen, make_server
 from captioner.web.serving import make_app
 

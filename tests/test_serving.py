@@ -26,8 +26,8 @@ from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
 from captioner.model.encoders.encoder import Encoder
 from captioner.web.guard import Guard, is_loopback
+from captioner.web.models import Served, find_examples, load_models
 from captioner.web.request_queue import CaptionQueue, QueueFull
-from captioner.web.served import Served, find_examples, load_models
 from captioner.web.serving import Limits, make_app
 
 HERE = "http://localhost"

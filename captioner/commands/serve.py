@@ -45,7 +45,7 @@ def run_serve(options: argparse.Namespace) -> int:
     for model in options.model or [None]:
         find_model(model)  # a wrong name is known before torch is
     from captioner.web.guard import is_loopback
-    from captioner.web.served import find_examples, load_models
+    from captioner.web.models import find_examples, load_models
     from captioner.web.server import address, listen, make_server
     from captioner.web.serving import make_app
 

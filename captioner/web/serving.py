@@ -31,8 +31,8 @@ from captioner.figures.word_grid import figure_bytes, word_grid
 from captioner.images.opening import ImageError, open_image
 from captioner.web import VIEWER, VIEWER_STYLE, read_asset, uploads
 from captioner.web.guard import Guard, answer_exception
+from captioner.web.models import Served
 from captioner.web.request_queue import CaptionQueue, QueueFull
-from captioner.web.served import Served
 from captioner.web.uploads import Holdings, Refusal
 
 ANSWER_SECONDS = 30.0
