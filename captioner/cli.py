@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from captioner import __version__
+from captioner.commands.arguments import complain
 from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.evaluate import add_evaluate
 from captioner.commands.models import add_export, add_models
 from captioner.commands.overlay import add_overlay
-from captioner.commands.parts import complain
 from captioner.commands.serve import add_serve
 from captioner.commands.train import add_train
 

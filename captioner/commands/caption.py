@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from captioner.captioning.options import EXISTING, CaptionOptions, Keeping
 from captioner.captioning.outputs import FORMATS, OVERLAYS
 from captioner.captioning.records import CAPTIONS
-from captioner.commands.parts import (
+from captioner.commands.arguments import (
     add_command,
     complain,
     own_cores,
@@ -25,7 +25,7 @@ from captioner.commands.parts import (
     say,
     search_beside_encoding,
 )
-from captioner.commands.searching import add_search_arguments, read_search
+from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
 from captioner.model.bundled import find_model

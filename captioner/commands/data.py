@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.parts import (
+from captioner.commands.arguments import (
     add_command,
     add_dataset_arguments,
     add_encoder_arguments,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.parts import add_command, add_encoder_arguments, complain, encoder_config, say
+from captioner.commands.arguments import add_command, add_encoder_arguments, complain, encoder_config, say
 from captioner.files import printable
 from captioner.images.finding import find_images
 from captioner.images.opening import ImageError, open_image

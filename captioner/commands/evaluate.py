@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.options import EXISTING, CaptionOptions
-from captioner.commands.parts import (
+from captioner.commands.arguments import (
     add_command,
     add_reading_arguments,
     complain,
@@ -19,7 +19,7 @@ from captioner.commands.parts import (
     say,
     search_beside_encoding,
 )
-from captioner.commands.searching import add_search_arguments, read_search
+from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.files import printable
 from captioner.model.bundled import find_model

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.parts import add_command
+from captioner.commands.arguments import add_command
 from captioner.evaluation.text_tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 

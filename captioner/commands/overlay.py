@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
-from captioner.commands.parts import add_command, complain, positive, progress_bar
-from captioner.commands.searching import add_search_arguments, read_search
+from captioner.commands.arguments import add_command, complain, positive, progress_bar
+from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
 from captioner.files import printable

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.parts import add_command, say
+from captioner.commands.arguments import add_command, say
 from captioner.model.bundled import find_model
 
 # The project's own photographs; they are not part of an installed package.

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.parts import add_command, complain, say
+from captioner.commands.arguments import add_command, complain, say
 
 if TYPE_CHECKING:
     from tqdm import tqdm

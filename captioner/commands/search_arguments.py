@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from captioner.captioning.options import CaptionOptions, make_options
-from captioner.commands.parts import positive
+from captioner.commands.arguments import positive
 from captioner.model.config import SearchConfig
 
 
