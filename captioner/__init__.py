@@ -23,7 +23,12 @@ __version__ = "0.1.0"
 __all__ = ["Caption", "Captioner", "ImageError", "load"]
 
 # Found when they are asked for: torch takes seconds to import, and most commands can do without.
-_HOMES = {"Caption": "captions", "Captioner": "captioning", "ImageError": "images.opening", "load": "captioning"}
+_HOMES = {
+    "Caption": "captioning.caption",
+    "Captioner": "captioning.captioner",
+    "ImageError": "images.opening",
+    "load": "captioning.captioner",
+}
 
 
 def __getattr__(name: str) -> object:

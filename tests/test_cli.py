@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from awkward_images import COLOURS, tiff
-from conftest import EXAMPLES, write_photo_folder
+from helpers.awkward_images import COLOURS, tiff
+from helpers.photo_folders import EXAMPLES, write_photo_folder
+from helpers.terminals import at_terminal
 from PIL import Image
-from terminals import at_terminal
 
 from captioner import __version__
 from captioner.cli import main

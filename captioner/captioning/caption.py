@@ -59,6 +59,7 @@ class Caption:
 
         `style`, `width` (inches) and `dpi` are those of `captioner.figures.word_grid.word_grid`.
         """
-        from captioner.figures.word_grid import save_figure, word_grid  # most captions are never drawn
+        from captioner.figures.sheets import save_figure
+        from captioner.figures.word_grid import word_grid
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)

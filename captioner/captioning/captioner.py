@@ -21,7 +21,7 @@ from captioner.datasets.vocabulary import Vocabulary, join_words
 from captioner.files import printable
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
-from captioner.images.inputs import ImageInput, prepare_picture, to_source
+from captioner.images.inputs import prepare_picture, to_source
 from captioner.images.opening import ImageError, ImageSource
 from captioner.images.preprocessing import Prepared
 from captioner.model.bundled import find_model, model_name
@@ -33,6 +33,8 @@ from captioner.threads import available_cores, map_ahead
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from captioner.images.inputs import ImageInput
 
 BATCH = 64  # images encoded and searched together, unless told otherwise
 Item = TypeVar("Item")
@@ -78,8 +80,8 @@ class Captioner:
     ) -> None:
         """Build the model of a checkpoint, which may have a `name`.
 
-        `device`, `engine` and `threads` are those of `captioner.model.encoders.engines.make_engine`; `progress` shows on stderr the
-        download of an encoder that is not on this machine.
+        `device`, `engine` and `threads` are those of `make_engine`; `progress` shows on stderr the download of an
+        encoder that is not on this machine.
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest

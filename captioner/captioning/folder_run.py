@@ -184,7 +184,8 @@ class _Run:
         return self.folder.path / OVERLAYS / tree_path(source.name, ".png")
 
     def _draw(self, source: Source, caption: Caption) -> None:
-        from captioner.figures.word_grid import save_figure, word_grid  # they are drawn on request only
+        from captioner.figures.sheets import save_figure
+        from captioner.figures.word_grid import word_grid
 
         path = self._overlay(source)
         make_parent(self.folder.path, path)

@@ -1,3 +1,1 @@
-"""The subcommands, a module each or for a few of a kind; torch is imported only by those that run it."""
-
-from __future__ import annotations
+"""One file per command: it parses, calls one function of a room, and prints. No library code lives here."""

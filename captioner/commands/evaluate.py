@@ -164,8 +164,7 @@ def _compare(
     """Score captions, each system's and people's."""
     from captioner.evaluation.evaluator import Evaluator
     from captioner.evaluation.metrics.judge import Judge
-    from captioner.evaluation.paper_rows import find_paper_rows
-    from captioner.evaluation.score_tables import Comparison
+    from captioner.evaluation.score_tables import Comparison, find_paper_rows
 
     with Judge() as judge:
         judge.start()

@@ -1,3 +1,6 @@
-"""TODO."""
+"""Annotation files to captioned images and words.
 
-from __future__ import annotations
+In: COCO, Karpathy's splits, Flickr8k, or one's own metadata.jsonl. Out: a `CaptionDataset` of images with their
+captions and split, and the `Vocabulary` of their words. Read `dataset.py` first; `readers.py` has a function for each
+format.
+"""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from captioner.datasets import readers
 from captioner.datasets.annotations import (
     IMAGE_KINDS,
     LINE_KINDS,
@@ -23,7 +24,6 @@ from captioner.datasets.annotations import (
     Reading,
     load_json,
 )
-from captioner.datasets.dataset import readers
 from captioner.datasets.vocabulary import tokenize
 from captioner.files import write_whole
 

@@ -29,7 +29,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.diversity import Diversity, measure_diversity
+from captioner.evaluation.metrics.ngram_metrics import Diversity, measure_diversity
 
 if TYPE_CHECKING:
     from captioner.evaluation.metrics.judge import Judge
@@ -254,7 +254,7 @@ def _mean(turns: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
 def code_version() -> str:
     """Return the version of this program, with the commit where it runs from a checkout of its repository."""
     version = f"captioner {__version__}"
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     # The package may lie inside somebody else's repository, whose commits say nothing about it.
     if (top := _git(root, "rev-parse", "--show-toplevel")) is None or Path(top).resolve() != root:
         return version

@@ -1,3 +1,5 @@
-"""Figures of captions and of evaluations; they take a caption and an image, never a model."""
+"""A `Caption` and its image to pictures: where the model looked for each word.
 
-from __future__ import annotations
+In: an upright image and a caption with its attention. Out: PNG, PDF, SVG, GIF and WebP files. Read `word_grid.py`
+first, then `masks.py`, which maps attention back onto the photograph.
+"""

@@ -19,11 +19,11 @@ from captioner.captioning.outputs import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation
-from captioner.figures.comparison import comparison
 from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.sampled_looks import looks_figure
-from captioner.figures.word_grid import save_figure, word_grid
+from captioner.figures.sheets import save_figure
+from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import save_word_images
 
 KINDS = ("grid", "words", "matrix", "animation", "samples", "compare")

@@ -49,7 +49,7 @@ def looks_figure(
 ) -> Sheet:
     """Return a figure of an upright image with a row of outlined cells for the likeliest looks and for each sample.
 
-    Above each panel stand the word and the weight of its cell. The rest is as for `captioner.figures.word_grid.word_grid`.
+    Above each panel stand the word and the weight of its cell. The rest is as for `word_grid`.
     """
     check_figure(image, caption, style, width, dpi)
     words = len(caption.words)

@@ -10,7 +10,7 @@ from typing import Any
 
 MANIFEST = "checkpoint.json"  # as in `checkpoint_files`, which imports torch
 SCORES = "scores.json"  # beside it, where the model was evaluated
-PRETRAINED = Path(__file__).parent / "pretrained"
+PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
 _HOW_TO = "train one with `captioner train experiments/flickr8k-soft.yaml` and name its folder"
 

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import PAD
 from captioner.model.attention import Attention, Glimpse, Memory
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.kernels.lstm import lstm_cell
+from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single, take_rows
-from captioner.model.kernels.word_gates import WordGates
 from captioner.model.randomness import Draws
 
 

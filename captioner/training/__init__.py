@@ -1,3 +1,5 @@
-"""TODO."""
+"""A recipe to a checkpoint.
 
-from __future__ import annotations
+In: a YAML recipe and a data set. Out: a run folder with the last and the best checkpoint, a log and curves. Read
+`train.py` first, then `learner.py`; README.md describes the settings, several processes and SLURM.
+"""

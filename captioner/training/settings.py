@@ -1,6 +1,6 @@
 """The settings of a training run, section by section, as frozen dataclasses that check themselves; no torch here.
 
-`captioner.model.config` has those of the model; `captioner.training.recipe` puts all of them together and reads them from YAML.
+`model/config.py` has those of the model; `recipe.py` puts all of them together and reads them from YAML.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
-from captioner.model.checks import check_choices, check_least, check_positive, check_shares
+from captioner.model.config import check_choices, check_least, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")

@@ -31,7 +31,7 @@ from captioner.images.formats import to_rgb
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
 from captioner.threads import map_ahead
-from captioner.web import VIEWER, VIEWER_STYLE, read_asset
+from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 
 GALLERY = "gallery.html"
 THUMBNAIL = 480  # pixels of a thumbnail's longer side: sharp in the grid on a dense screen, and bearable when enlarged

@@ -27,9 +27,11 @@ from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import Origin, caption_record
 from captioner.figures.masks import STYLES
-from captioner.figures.word_grid import figure_bytes, word_grid
+from captioner.figures.sheets import figure_bytes
+from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, open_image
-from captioner.web import VIEWER, VIEWER_STYLE, read_asset, uploads
+from captioner.web import uploads
+from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.guard import Guard, answer_exception
 from captioner.web.models import Served
 from captioner.web.request_queue import CaptionQueue, QueueFull

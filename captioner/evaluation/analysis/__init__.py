@@ -1,3 +1,4 @@
-"""TODO."""
+"""What attention does and what captions get wrong: grounding on boxes, diagnostics, lengths, common errors.
 
-from __future__ import annotations
+In: captions with attention, references, COCO's boxes. Out: tables for people and JSON. Read `analysis.py` first.
+"""

@@ -47,7 +47,7 @@ class Diagnostics:
     """What the attention over `regions` regions did in `captions` captions, of which `empty` have no words.
 
     `positions` are the first words, the second and so on; `classes` those of `word_classes` that occur.
-    `residual` is the doubly stochastic penalty of `captioner.model.losses` with the reduction "mean": the mean over captions
+    `residual` is the doubly stochastic penalty of `losses.py` with the reduction "mean": the mean over captions
     and regions of (1 - sum over t of alpha)^2; `residual_sum` is L times that, the paper's. In training the end marker
     is looked for too, so that a caption's sum has one more step. `collapsed` is the share, 0..1, of the captions of two
     words or more whose mean movement is below STILL.

@@ -23,7 +23,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.captions import CiderD, bleu, bleu_of
+from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of
 from captioner.evaluation.text_tables import LABELS, Table
 
 Values = NDArray[np.float64]
@@ -87,7 +87,7 @@ class LengthCurves:
 class _Images:
     """What it takes to score a selection of the images of one bucket."""
 
-    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.captions.Bleu`
+    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.ngram_metrics.Bleu`
     cider: Values  # (I,)
 
     def resample(self, rows: NDArray[np.int64]) -> dict[str, Values]:

@@ -1,3 +1,4 @@
-"""TODO."""
+"""BLEU, METEOR, ROUGE-L and CIDEr-D as the COCO evaluation computes them, and bootstrap intervals.
 
-from __future__ import annotations
+In: tokenised captions and references. Out: corpus scores and scores per image. Read `judge.py` first.
+"""

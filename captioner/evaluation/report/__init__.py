@@ -1,3 +1,1 @@
-"""TODO."""
-
-from __future__ import annotations
+"""The report: one HTML page that holds all it shows, with its charts as files beside it. Read `report.py` first."""

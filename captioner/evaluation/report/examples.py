@@ -14,7 +14,8 @@ from captioner.evaluation.report.figures import FIGURES, jpeg
 from captioner.evaluation.report.parts import Html, quote, section, tag
 from captioner.evaluation.report.summary import main_metric
 from captioner.evaluation.text_tables import label
-from captioner.figures.word_grid import save_figure, word_grid
+from captioner.figures.sheets import save_figure
+from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, open_image
 
 EXAMPLES = 4  # of each group where there is one system; half as many where there are several

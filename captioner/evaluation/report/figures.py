@@ -13,8 +13,7 @@ from PIL import Image
 
 from captioner.evaluation.report.charts import COLOURS
 from captioner.evaluation.report.parts import Html, tag
-from captioner.figures.figure_files import figure_bytes, save_figure
-from captioner.figures.sheets import GREY, INK, PALE, PAPER
+from captioner.figures.sheets import GREY, INK, PALE, PAPER, figure_bytes, save_figure
 
 FIGURES = "figures"  # the folder beside the page
 SUFFIXES = (".svg", ".pdf")

@@ -6,6 +6,7 @@ The page asks nothing of any network, runs no script, works from a file and prin
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 
 from captioner.captioning.records import refuse_link
@@ -19,7 +20,6 @@ from captioner.evaluation.report.scores import diversity_section, protocol_secti
 from captioner.evaluation.report.summary import summarise
 from captioner.evaluation.score_tables import Comparison
 from captioner.files import write_whole
-from captioner.web import read_asset
 
 REPORT = "report.html"
 # Pictures that the page holds itself, its own style, and nothing else; charts carry styles of their own.
@@ -80,6 +80,10 @@ def _contents() -> Html:
 
 
 def _page(title: str, body: Html) -> str:
-    parts = {"policy": _POLICY, "title": escape(title), "style": read_asset("report.css"), "body": body}
+    parts = {"policy": _POLICY, "title": escape(title), "style": _read("report.css"), "body": body}
     # In one go, so that nothing is looked for in what was put in.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read_asset("report.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("report.html"))
+
+
+def _read(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from captioner.model.kernels.shared_matrix import take_rows
 
 
 def lstm_cell(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,3 +54,23 @@ class _Cell(Function):
         slopes = active * (1 - active)  # of a sigmoid
         torch.mul(candidate, candidate, out=slopes.chunk(4, dim=-1)[2]).neg_().add_(1)  # of tanh
         return gradients.mul_(slopes), after.mul_(forget)
+
+
+class WordGates:
+    """A linear layer's outputs for words, each computed when the word first turns up; a search says few, and often.
+
+    It lasts no longer than the weights stay as they are: who starts a batch makes a new one.
+    """
+
+    def __init__(self, embedding: nn.Embedding, layer: nn.Linear) -> None:
+        self.embedding, self.layer = embedding, layer
+        self.table = layer.weight.new_empty(embedding.num_embeddings, layer.out_features)  # (V, 4H)
+        self.known = torch.zeros(len(self.table), dtype=torch.bool, device=self.table.device)  # (V,)
+
+    def __call__(self, words: Tensor) -> Tensor:
+        """Return the gates (..., 4H) of words (...)."""
+        new = torch.unique(words[~self.known[words]])
+        if len(new):
+            self.table[new] = self.layer(self.embedding(new)).to(self.table.dtype)
+            self.known[new] = True
+        return take_rows(self.table, words)

@@ -1,0 +1,25 @@
+"""The files of the pages: scripts and styles, read from the package.
+
+`VIEWER` and `VIEWER_STYLE` are the caption viewer that every page shares; viewer.js tells how it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+VIEWER = ("attention.js", "viewer.js")  # in the order in which a page needs them
+VIEWER_STYLE = "viewer.css"
+
+
+def read_asset(name: str) -> str:
+    """Return the text of one of the package's web files."""
+    file = resources.files(__package__) / name
+    if not name or "/" in name or "\\" in name or not file.is_file():
+        raise ValueError(f"{name!r} is no web file; there are {', '.join(_names())}")
+    return file.read_text(encoding="utf-8")
+
+
+def _names() -> list[str]:
+    return sorted(
+        file.name for file in resources.files(__package__).iterdir() if file.name.endswith((".html", ".js", ".css"))
+    )

@@ -1,0 +1,319 @@
+"""`captioner serve` as a process of its own on this machine's loopback: hostile clients, load, and its end."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toy_captioner import make_toy, save_toy, write_images
+from PIL import Image
+
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+
+from captioner.captioning.captioner import Captioner
+from captioner.cli import main
+from captioner.model.encoders.encoder import Encoder
+
+PATIENCE = 120  # seconds, on however busy a machine
+
+
+@dataclass
+class Running:
+    """The server, seen from a test."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def ask(self, body: Any, path: str = "/caption", **headers: str) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "image/jpeg", **headers})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def health(self) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", "/health")
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+            return answer
+        finally:
+            connection.close()
+
+    def end(self, number: int) -> None:
+        """Send a signal, and check that it ends in peace."""
+        self.process.send_signal(number)
+        try:
+            _, said = self.process.communicate(timeout=PATIENCE)
+        finally:
+            self.process.kill()
+        assert (self.process.returncode, said) == (0, "ended\n")
+
+    def raw(self, data: bytes, *, seconds: float = PATIENCE) -> bytes:
+        """Send bytes as they are, and return all that comes until the server closes or the time is over."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
+            received = b""
+            try:
+                connection.sendall(data)
+                while part := connection.recv(65536):
+                    received += part
+            except (TimeoutError, ConnectionError):
+                pass
+            return received
+
+
+def start(*arguments: str) -> Running:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "serve", "--port", "0", "--device", "cpu", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    said = ""
+    while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", said)):
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return Running(process, int(found[1]))
+
+
+# Limits that tests can wait for. The interrupt is ignored by a process that a shell has put into the background.
+PROGRAM = """
+import functools, os, signal, sys
+from captioner.web import guard, server, serving
+signal.signal(signal.SIGINT, signal.default_int_handler)
+make_server = server.make_server
+def note_files(app):  # from when the server is ready to answer
+    def note(event, arguments):
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            print("opened to write:", arguments[0], file=sys.stderr)
+    sys.addaudithook(note)
+    return make_server(app)
+server.make_server = note_files
+serving.Limits = functools.partial(serving.Limits, body=1_000_000, upload_seconds=1.5)
+guard.LINGER_SECONDS, server.Connection.head_seconds, server.KEEP_SECONDS = 1.0, 1.5, 1
+from captioner.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(lite0: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    save_toy(folder / "toy", lite0)
+    write_images(folder / "photos", 8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    running = start("--model", str(folder / "toy"), "--examples", str(folder / "photos"))
+    yield running
+    running.end(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def photos(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((folder / "photos").iterdir())]
+
+
+@pytest.fixture(scope="module")
+def expected(lite0: Encoder, photos: list[bytes]) -> list[str]:
+    return [caption.text for caption in Captioner(make_toy(lite0), device="cpu").caption(photos)]
+
+
+def test_it_answers(server: Running, photos: list[bytes], expected: list[str]) -> None:
+    status, answer = server.ask(photos[0])
+    assert (status, answer["text"], answer["model"]) == (200, expected[0], "toy")
+    assert server.health()["status"] == "ok"
+
+
+def test_load(server: Running, photos: list[bytes], expected: list[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda place: server.ask(photos[place % 8]), range(64)))
+    assert [(status, answer["text"]) for status, answer in answers] == [
+        (200, expected[place % 8]) for place in range(64)
+    ]
+
+
+def chunked(body: bytes, size: int = 50_000) -> bytes:
+    chunks = (body[start : start + size] for start in range(0, len(body), size))
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+
+
+HEAD = b"POST /caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+
+
+def test_a_chunked_upload_above_the_limit_is_cut(server: Running) -> None:
+    # It never ends; the answer comes all the same, whole, and the connection is closed.
+    answer = server.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(1_100_000)))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413")
+    assert b"connection: close" in head.lower()
+    assert json.loads(body) == {"error": "the upload has more than 1 MB; send a smaller image"}
+
+
+def test_a_large_upload_gets_its_answer(server: Running) -> None:
+    status, answer = server.ask(bytes(5_000_000))
+    assert (status, answer["error"]) == (413, "the upload has more than 1 MB; send a smaller image")
+    # One that asks before it sends need not send at all.
+    told = server.raw(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 413")
+
+
+def test_slow_uploads_and_heads_are_cut(server: Running, photos: list[bytes]) -> None:
+    half = HEAD + b"Content-Length: 1000\r\n\r\n" + photos[0][:300]
+    answer = server.raw(half)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"the upload took more than 1.5 seconds" in answer
+    assert server.raw(HEAD) == b""  # a head that never ends
+    assert server.raw(b"") == b""  # nothing at all
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert server.raw(whole + b"GET /hea").count(b"HTTP/1.1 200") == 1  # half a head after a whole one
+
+
+def test_what_is_not_http(server: Running) -> None:
+    for data in (b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", HEAD + b"X: " + b"x" * 100_000):
+        answer = server.raw(data)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert json.loads(body)["error"].startswith("Invalid HTTP request")
+
+
+def bomb() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def hostilities(photos: list[bytes]) -> list[Callable[[Running], object]]:
+    """Fifty ways to be a nuisance."""
+    noise = random.Random(0)
+    photo = photos[0]
+    large = bomb()
+
+    def post(body: bytes, **headers: str) -> Callable[[Running], object]:
+        return lambda server: server.ask(body, **headers)
+
+    def send(data: bytes) -> Callable[[Running], object]:
+        return lambda server: server.raw(data, seconds=8)
+
+    def hang_up(server: Running) -> None:
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+        connection.sendall(HEAD + b"Content-Length: 5000\r\n\r\n" + photo)
+        connection.close()
+
+    def leave_at_once(server: Running) -> None:
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(photo) + photo)
+        connection.close()
+
+    return [
+        *(post(photo[: noise.randrange(1, len(photo))]) for _ in range(8)),
+        *(post(large) for _ in range(6)),
+        *(post(photo, **{"Content-Type": kind}) for kind in ("text/html", "application/json", "x" * 500)),
+        *(post(noise.randbytes(noise.randrange(1, 50_000))) for _ in range(6)),
+        *(post(b"\xff\xd8\xff" + noise.randbytes(5000)) for _ in range(3)),
+        *(post(noise.randbytes(5000), **{"Content-Type": "multipart/form-data; boundary=x"}) for _ in range(3)),
+        *(send(HEAD + b"Content-Length: 9999\r\n\r\n" + photo[:200]) for _ in range(6)),
+        *(send(HEAD + b"X: " + b"x" * 200_000) for _ in range(3)),
+        *(send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(2_000_000))) for _ in range(3)),
+        *(send(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n") for _ in range(2)),
+        *(send(noise.randbytes(3000)) for _ in range(2)),
+        *(hang_up for _ in range(3)),
+        *(leave_at_once for _ in range(2)),
+    ]
+
+
+def test_fifty_hostile_uploads_at_once(server: Running, photos: list[bytes], expected: list[str]) -> None:
+    attacks = hostilities(photos)
+    assert len(attacks) == 50
+    answers: list[tuple[int, dict[str, Any]]] = []
+
+    def attack(one: Callable[[Running], object]) -> None:
+        try:
+            found = one(server)
+        except (OSError, http.client.HTTPException):  # cut off in the middle of its upload
+            return
+        if isinstance(found, tuple):
+            answers.append(found)
+
+    threads = [threading.Thread(target=attack, args=(one,), daemon=True) for one in attacks]
+    for thread in threads:
+        thread.start()
+    amid = [server.ask(photo) for photo in photos]
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert [(status, answer["text"]) for status, answer in amid] == [(200, text) for text in expected]
+    assert len(answers) == 29  # all that were sent whole
+    assert all(400 <= status < 500 and set(answer) == {"error"} for status, answer in answers)
+    assert not [answer for _, answer in answers if "Traceback" in answer["error"] or "\n" in answer["error"]]
+    status, answer = server.ask(photos[3])
+    assert (status, answer["text"]) == (200, expected[3])
+    assert server.health()["waiting"] == 0
+
+
+def test_no_file_is_written_and_an_interrupt_ends_it(folder: Path, photos: list[bytes]) -> None:
+    running = start("--model", str(folder / "toy"))
+    part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="../given.jpg"\r\n\r\n%s\r\n--x--'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    # Large enough for a form's parser to put it on a disk, were it one that does.
+    status, answer = running.ask(part % bytes(990_000), **kind)
+    assert (status, answer["error"][:35]) == (415, "the image is refused: not one of JP")
+    assert running.ask(part % photos[0], **kind)[0] == 200
+    running.end(signal.SIGINT)  # which checks that no file was named
+    with pytest.raises(ConnectionRefusedError):
+        running.health()
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["serve", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_what_it_cannot_do(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = str(folder / "toy")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = complaint(capsys, "--model", toy, "--port", port)
+        assert said.startswith(f"captioner: cannot listen on port {port} of 127.0.0.1: ")
+        assert said.endswith("; choose others with --port and --host\n")
+    assert "cannot listen on port 0 of nowhere.invalid" in complaint(
+        capsys, "--model", toy, "--port", "0", "--host", "nowhere.invalid"
+    )
+    assert "model is 'unheard-of'" in complaint(capsys, "--model", "unheard-of")
+    empty = folder / "toy"
+    assert f"no images in {empty}" in complaint(capsys, "--model", toy, "--examples", str(empty))
+    monkeypatch.setattr("captioner.commands.serve.find_spec", lambda name: None)
+    assert complaint(capsys, "--model", toy) == (
+        "captioner: serving needs starlette and uvicorn: pip install 'captioner[serve]'\n"
+    )
+
+
+def test_ports_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--port", "70000"])
+    assert "70000 is no port; choose from 0 to 65535" in capsys.readouterr().err

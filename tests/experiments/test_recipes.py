@@ -1,0 +1,85 @@
+"""Every recipe in experiments/ builds its model and learns from data in the format that it is meant for."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+from helpers.data_folders import write_image, write_json
+from helpers.photo_folders import EXAMPLES
+from helpers.toy_training import run_toy
+
+import captioner.training.start
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.config import EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.training.recipe import load_experiment
+
+RECIPES = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+CAPTIONS = [f"a {kind} dog runs over the grass" for kind in ("small", "brown", "fast", "small", "brown")]
+
+
+@cache
+def load_once(config: EncoderConfig) -> Encoder:
+    return load_encoder(config)
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three images of five captions each, as Flickr8k and as COCO in Karpathy's splits; and the examples."""
+    root = tmp_path_factory.mktemp("data")
+    flickr8k, coco = root / "flickr8k", root / "coco"
+    text = flickr8k / "Flickr8k_text"
+    text.mkdir(parents=True)
+    images, tokens = [], []
+    for number, (split, stem) in enumerate((("train", "train"), ("restval", "train"), ("val", "dev"))):
+        write_image(flickr8k / "Flicker8k_Dataset" / f"{number}.jpg", 80 * number)
+        write_image(coco / "val2014" / f"{number}.jpg", 80 * number)
+        with (text / f"Flickr_8k.{stem}Images.txt").open("a") as names:
+            names.write(f"{number}.jpg\n")
+        tokens += [f"{number}.jpg#{place}\t{caption}\n" for place, caption in enumerate(CAPTIONS)]
+        sentences = [{"raw": caption, "tokens": caption.split()} for caption in CAPTIONS]
+        image = {"filename": f"{number}.jpg", "filepath": "val2014", "imgid": number, "cocoid": number, "split": split}
+        images.append({**image, "sentences": sentences})
+    (text / "Flickr_8k.testImages.txt").write_text("")
+    (text / "Flickr8k.token.txt").write_text("".join(tokens))
+    write_json(coco / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    return {"flickr8k": flickr8k, "coco": coco, "examples": EXAMPLES}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_takes_a_step_and_searches_for_captions(
+    recipe: Path,
+    stand_ins: dict[str, Path],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [Path(data.root).name for data in load_experiment(recipe).data]
+    overrides = []
+    for number, name in enumerate(names):
+        regions = tmp_path_factory.getbasetemp() / f"regions-of-{name}"
+        overrides += [f"data.{number}.root={stand_ins[name]}", f"data.{number}.features={regions}"]
+    if "paper" in recipe.stem:
+        overrides.append("encoder.weights=random")  # the others come with the package
+    experiment = load_experiment(recipe, overrides)
+    monkeypatch.setattr(captioner.training.start, "load_encoder", lambda config: copy.deepcopy(load_once(config)))
+    outcome, recorder = run_toy(experiment, tmp_path / "run", stop=lambda recorder: bool(recorder.steps))
+    assert outcome is None
+    numbers = recorder.steps[0][2]
+    assert math.isfinite(numbers["loss"])
+    assert numbers["skipped"] == 0
+    assert ("reinforce" in numbers) == ("hard" in recipe.stem)
+    assert recorder.warned == []
+    if names != ["examples"]:  # of which an epoch has more than one step
+        assert [what for what, _, _ in recorder.shown][-1] == "validation"
+    checkpoint = load_checkpoint(tmp_path / "run" / "last")
+    assert checkpoint.encoder.name == experiment.encoder.name
+    grid = 14 if "paper" in recipe.stem else 4 if names == ["examples"] else 9
+    assert checkpoint.encoder_identity["grid"] == [grid, grid]
+    assert len(checkpoint.vocabulary) > 8
+    shutil.rmtree(tmp_path / "run")  # some are hundreds of megabytes

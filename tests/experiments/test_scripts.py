@@ -1,0 +1,129 @@
+"""What the scripts in experiments/ keep of runs: a thinned log, settings without paths, scores, the study's table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toy_training import read_log, run_toy, toy_experiment, write_toy_data
+from PIL import Image
+
+from captioner.training.recipe import load_experiment
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+import keep_results
+import shared_images
+import study
+
+SCORES = {"bleu1": 66.123, "bleu4": 22.5, "meteor": 20.0, "cider": 55.0}
+
+
+def write_evaluation(folder: Path, **scores: float) -> Path:
+    """Write as much of an evaluation as the scripts read."""
+    folder.mkdir(parents=True)
+    values = {**SCORES, **scores}
+    metrics = {
+        "scores": values,
+        "intervals": {name: [value - 1.5, value + 1.5] for name, value in values.items()},
+        "diversity": {"distinct": 891},
+        "protocol": {"split": "val"},
+        "checksum": "0123",
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    overall = {"entropy_share": 0.95, "movement": 0.16, "peak": 0.04, "beta": 0.38, "entropy": 4.1}
+    (folder / "diagnostics.json").write_text(json.dumps({"overall": overall, "collapsed": 0.01}))
+    return folder
+
+
+def test_a_thinned_log_has_means_over_epochs_and_all_validations() -> None:
+    steps = [{"step": step, "epoch": 1 + step // 3, "loss": float(step), "rate": 0.5} for step in range(1, 6)]
+    checks = [{"step": 2, "epoch": 1, "bleu4": 3.0}, {"step": 5, "epoch": 2, "bleu4": 4.0}]
+    assert keep_results.thin([*steps[:2], checks[0], *steps[2:], checks[1]]) == [
+        {"step": 2, "epoch": 1, "loss": 1.5, "rate": 0.5},
+        checks[0],
+        {"step": 5, "epoch": 2, "loss": 4.0, "rate": 0.5},
+        checks[1],
+    ]
+
+
+def test_what_is_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_toy_data(tmp_path / "data")
+    run_toy(toy_experiment(data), tmp_path / "run")
+    evaluation = write_evaluation(tmp_path / "evaluation")
+    arguments = [str(tmp_path / "run"), str(evaluation), str(tmp_path / "kept")]
+    monkeypatch.setattr(sys, "argv", ["keep_results.py", *arguments])
+    keep_results.main()
+    kept = tmp_path / "kept"
+    assert {path.name for path in kept.iterdir()} == {"settings.yaml", "log.jsonl", "metrics.json", "curves.png"}
+    assert load_experiment(kept / "settings.yaml").data[0].root == "data"
+    assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".png")
+    lines = read_log(kept)
+    assert [("loss" in line, line["epoch"]) for line in lines] == [(True, 1), (False, 1), (True, 2), (False, 2)]
+    metrics = json.loads((kept / "metrics.json").read_text())
+    assert metrics["scores"] == SCORES
+    assert metrics["attention"] == {
+        "entropy_share": 0.95,
+        "movement": 0.16,
+        "peak": 0.04,
+        "beta": 0.38,
+        "collapsed": 0.01,
+    }
+
+
+def test_every_variation_is_an_experiment_of_its_own() -> None:
+    names = [name for own in study.VARIATIONS.values() for name in own]
+    assert len(set(map(study.folder_name, names))) == len(names) == 14
+    settings: list[Any] = [
+        load_experiment(study.RECIPE, [*study.SHORT, *changes])
+        for own in study.VARIATIONS.values()
+        for changes in own.values()
+    ]
+    assert all(one != other for place, one in enumerate(settings) for other in settings[:place])
+    assert {each.epochs for each in settings} == {2}
+
+
+def test_the_study_s_table(tmp_path: Path) -> None:
+    names = [study.FIRST, "dot", "no gate"]
+    for name in names:
+        write_evaluation(tmp_path / "evaluation" / study.folder_name(name), cider=50.0 + len(name))
+
+    class Options:
+        runs = tmp_path
+
+    rows = study.collect(names, Options())  # type: ignore[arg-type]
+    table = study.write(rows, tmp_path)
+    assert table == (tmp_path / "study.md").read_text()
+    assert "| dot | 66.1 ±1.5 | 22.5 ±1.5 | 20.0 ±1.5 | 53.0 ±1.5 | 891 | 95.0% | 16.0% | 1.0% |" in table
+    places = [table.index(text) for text in (study.FIRST, "*score function*", "| dot", "*gate*", "| no gate")]
+    assert places == sorted(places)
+    assert json.loads((tmp_path / "study.json").read_text())[1]["scores"]["cider"] == 53.0
+    study.draw(rows, tmp_path / "scores.svg")
+    assert all(f"<!-- {name} -->" in (tmp_path / "scores.svg").read_text() for name in names)
+
+
+def test_copies_between_training_and_held_out_images_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_toy_data(tmp_path / "data")
+    other = write_toy_data(tmp_path / "other", first=20)
+    with Image.open(data / "003.png") as image:
+        image.resize((90, 90), Image.Resampling.BICUBIC).save(other / "029.png")  # a validation image
+    run_toy(toy_experiment([data, other], epochs=1), tmp_path / "run")
+    caches = [str(next((tmp_path / f"{name}-regions").iterdir())) for name in ("data", "other")]
+    sheet = tmp_path / "sheet.png"
+    arguments = [*caches, str(data), str(other), "--count", "2", "--sheet", str(sheet)]
+    monkeypatch.setattr(sys, "argv", ["shared_images.py", *arguments])
+    shared_images.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == [
+        "data val: 5 images against 8 of data train",
+        "other val: 5 images against 8 of data train",
+    ]
+    likeness, known, held_out = lines[4].split()
+    assert (known, held_out) == ("003.png", "029.png")
+    assert float(likeness) > 0.97 > float(lines[5].split()[0])
+    with Image.open(sheet) as drawn:
+        assert drawn.size == (2 * (2 * shared_images.TILE + 16), 2 * (shared_images.TILE + 24))

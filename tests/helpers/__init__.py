@@ -1,0 +1,1 @@
+"""What tests share: toy data, toy models, and processes to kill."""

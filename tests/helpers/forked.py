@@ -1,0 +1,112 @@
+"""Commands run in processes of their own that may be killed, without waiting for torch each time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# The first process imports once, loads each model once, and forks a child for every command. It has started no threads
+# before the fork.
+_PARENT = """
+import json, os, sys
+import torch
+import captioner.captioning.captioner, captioner.captioning.folder_run, captioner.figures.word_grid, onnxruntime
+import captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph
+from captioner.cli import main
+
+torch.set_num_threads(1)
+os.chdir(sys.argv[1])
+load, models = captioner.captioning.captioner.load, {}
+captioner.captioning.captioner.load = lambda folder, **options: models[str(folder)]
+
+def run(job):
+    sys.stdin.close()
+    os.environ.update(job["environment"])
+    for number, name in ((1, "output"), (2, "errors")):
+        os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+    code = main(job["arguments"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+for line in sys.stdin:
+    children = []
+    jobs = json.loads(line)
+    for job in jobs:
+        if "--model" in job["arguments"]:
+            folder = job["arguments"][job["arguments"].index("--model") + 1]
+            models[folder] = models.get(folder) or load(folder)
+    for job in jobs:
+        children.append(os.fork())
+        if not children[-1]:
+            run(job)
+    print(json.dumps(children), flush=True)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+"""
+
+
+class Forks:
+    """Starts commands, several at once or one after the other; what they print goes into files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PARENT, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def start(self, *commands: list[str], environments: list[dict[str, str]] | None = None) -> list[int]:
+        """Start commands, and return the numbers of their processes."""
+        self.count = len(commands)
+        jobs = [
+            {
+                "arguments": arguments,
+                "environment": environments[number] if environments else {},
+                "output": str(self.folder / f"output-{number}"),
+                "errors": str(self.folder / f"errors-{number}"),
+            }
+            for number, arguments in enumerate(commands)
+        ]
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(jobs) + "\n")
+        return self._read()
+
+    def wait(self) -> list[int]:
+        """Wait until all have ended, and return their exit codes, negative where a signal ended them."""
+        return self._read()
+
+    def run(self, *commands: list[str], environments: list[dict[str, str]] | None = None) -> list[int]:
+        """Start commands, and wait until they have ended."""
+        self.start(*commands, environments=environments)
+        return self.wait()
+
+    def output(self, number: int = 0) -> str:
+        """Return what a command has printed."""
+        return (self.folder / f"output-{number}").read_text()
+
+    def errors(self, number: int = 0) -> str:
+        """Return what a command has complained of."""
+        return (self.folder / f"errors-{number}").read_text()
+
+    def close(self) -> None:
+        """End."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the runner ended"
+        return json.loads(line)

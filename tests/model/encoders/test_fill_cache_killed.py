@@ -1,0 +1,50 @@
+"""Killed at random points, a cache ends up as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from helpers.forked import Forks
+from helpers.photo_folders import write_photo_folder
+
+KILLS = 10
+PHOTOS = 1200
+
+
+def test_killed_ten_times_equals_never_killed(tmp_path: Path) -> None:
+    photos = write_photo_folder(tmp_path / "photos", PHOTOS)
+    forks = Forks(tmp_path)
+    command = ["features", str(photos), "--encoder", "efficientnet-lite0", "--size", "64", "--quiet", "--out"]
+    assert forks.run([*command, str(tmp_path / "whole")]) == [0]
+    (whole,) = (tmp_path / "whole").iterdir()
+
+    index = tmp_path / "killed" / whole.name / "index.jsonl"
+    chance = random.Random(0)
+    counts = []
+    for _ in range(KILLS):
+        before = index.stat().st_size if index.exists() else 0
+        (child,) = forks.start([*command, str(tmp_path / "killed")])
+        # Some kills come before the first record, most after the next one, at any point of what follows.
+        if chance.random() < 0.8:
+            deadline = time.monotonic() + 60
+            while (index.stat().st_size if index.exists() else 0) <= before:
+                assert time.monotonic() < deadline, "no progress"
+                time.sleep(0.001)
+        time.sleep(chance.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+        assert forks.wait() == [-9]
+        counts.append(index.read_bytes().count(b"\n") if index.exists() else 0)
+    assert counts == sorted(counts)  # nothing is lost from one run to the next
+    assert 0 < counts[-1] < PHOTOS, "the kills came too late or too early to mean anything"
+
+    assert forks.run([*command, str(tmp_path / "killed")]) == [0]
+    forks.close()
+    for name in ("cache.json", "index.jsonl", "regions.f16"):
+        assert (index.parent / name).read_bytes() == (whole / name).read_bytes(), name
+    rows = [json.loads(line)["row"] for line in index.read_text().splitlines()]
+    assert rows == list(range(PHOTOS))

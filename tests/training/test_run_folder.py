@@ -1,0 +1,184 @@
+"""What a run leaves in its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.toy_training import (
+    Recorder,
+    read_log,
+    run_toy,
+    step_lines,
+    toy_experiment,
+    validation_lines,
+    write_toy_data,
+)
+from PIL import Image
+
+from captioner.model.checkpoint import load_checkpoint, load_training_state
+from captioner.model.config import SearchConfig
+from captioner.model.search.beam import beam_search
+from captioner.training.recipe import Experiment, load_experiment
+from captioner.training.run_folder import RunFolder
+
+PARTS = {"loss", "cross_entropy", "penalty"}
+MEASURES = {"step", "epoch", "rate", "gradient", "attention_entropy", "residual", "captions_per_second", "memory_mb"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path, Recorder]:
+    """A run of two epochs with all that a run can leave."""
+    root = tmp_path_factory.mktemp("toy")
+    experiment = toy_experiment(write_toy_data(root / "data"), tensorboard=True, validation={"overlays": 2, "beam": 2})
+    outcome, recorder = run_toy(experiment, root / "run")
+    assert outcome is not None
+    return experiment, root / "run", recorder
+
+
+def test_the_settings_load_again(finished: tuple[Experiment, Path, Recorder]) -> None:
+    experiment, run, _ = finished
+    assert load_experiment(run / "settings.yaml") == experiment
+
+
+def test_the_log_has_a_line_a_step_and_one_a_validation(finished: tuple[Experiment, Path, Recorder]) -> None:
+    _, run, recorder = finished
+    steps = step_lines(run)
+    assert [(line["step"], line["epoch"]) for line in steps] == [(step, 1 + (step - 1) // 4) for step in range(1, 9)]
+    for line, (position, batches, numbers) in zip(steps, recorder.steps, strict=True):
+        assert line.keys() == PARTS | MEASURES
+        assert all(type(line[name]) in (int, float) and math.isfinite(line[name]) for name in line)
+        assert line["loss"] == pytest.approx(line["cross_entropy"] + line["penalty"])
+        assert 0 < line["attention_entropy"] <= math.log(4) + 1e-6  # of 2 x 2 regions
+        assert line["captions_per_second"] > 0
+        assert line["memory_mb"] > 50
+        assert batches == 4
+        assert (position.step, numbers["loss"]) == (line["step"], pytest.approx(line["loss"]))
+    validations = validation_lines(run)
+    assert [(line["step"], line["epoch"]) for line in validations] == [(4, 1), (8, 2)]
+    names = {f"bleu{length}" for length in range(1, 5)} | {"cider", "words", "distinct", "movement", "seconds"}
+    assert all(line.keys() == names | {"step", "epoch"} for line in validations)
+    assert len(read_log(run)) == 10
+
+
+def test_best_and_last_load_and_caption(finished: tuple[Experiment, Path, Recorder]) -> None:
+    experiment, run, _ = finished
+    for folder in (run / "best", run / "last"):
+        checkpoint = load_checkpoint(folder)
+        assert checkpoint.settings["epochs"] == experiment.epochs
+        assert checkpoint.encoder_weights is None
+        encoder, decoder = checkpoint.build_encoder(), checkpoint.build_decoder()
+        pixels = encoder.preprocessing.read(Path(experiment.data[0].root) / "000.png").pixels
+        with torch.no_grad():
+            regions = encoder(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+        ((found,),) = beam_search(decoder, regions, SearchConfig(beam=2))
+        assert checkpoint.vocabulary.decode(found.ids)
+    assert load_training_state(run / "best") is None
+    assert load_training_state(run / "last") is not None
+    metrics = load_checkpoint(run / "best").metrics
+    assert {"data bleu4", "data cider"} <= metrics.keys()
+
+
+def test_curves_and_word_grids_are_pictures(finished: tuple[Experiment, Path, Recorder]) -> None:
+    _, run, _ = finished
+    grids = sorted((run / "overlays").rglob("*.png"))
+    names = [str(path.relative_to(run / "overlays")) for path in grids]
+    assert names == [f"epoch-00{epoch}/0{number}.png" for epoch in (1, 2) for number in (0, 1)]
+    for path in (run / "curves.png", *grids):
+        with Image.open(path) as picture:
+            picture.load()
+            assert picture.width > 300
+            assert len(np.unique(np.asarray(picture.convert("L")))) > 10  # not a blank page
+
+
+def test_tensorboard_is_written_on_request(finished: tuple[Experiment, Path, Recorder]) -> None:
+    _, run, _ = finished
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert PARTS | {"bleu4", "rate"} <= set(found.Tags()["scalars"])
+    losses = [(event.step, event.value) for event in found.Scalars("loss")]
+    assert losses == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in step_lines(run)]
+
+
+def test_nothing_else_is_there(finished: tuple[Experiment, Path, Recorder]) -> None:
+    _, run, _ = finished
+    expected = ["best", "curves.png", "last", "log.jsonl", "overlays", "settings.yaml", "tensorboard"]
+    assert sorted(path.name for path in run.iterdir()) == expected
+
+
+# ---------------------------------------------------------------------------------------------------- the folder alone
+
+
+def begin(folder: Path, log_bytes: int = 0, **changes: object) -> tuple[RunFolder, Experiment]:
+    run, experiment = RunFolder(folder), replace(toy_experiment(folder / "data"), **changes)
+    run.begin(experiment, log_bytes)
+    return run, experiment
+
+
+def test_a_folder_has_a_run_once_it_began_and_can_go_on_once_it_was_saved(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "runs" / "new")
+    assert not run.has_run()
+    begin(tmp_path / "runs" / "new")
+    assert run.has_run()
+    assert not run.can_resume()
+    assert not (tmp_path / "runs" / "new" / "tensorboard").exists()
+
+
+def test_the_log_is_cut_back_to_what_was_saved(tmp_path: Path) -> None:
+    run, experiment = begin(tmp_path)
+    run.log({"step": 1, "loss": 2.0})
+    kept = run.log_bytes()
+    run.log({"step": 2, "loss": 1.0})
+    with run.log_path.open("a") as file:
+        file.write('{"step": 3, "lo')  # torn by a kill
+    run.begin(experiment, kept)
+    run.log({"step": 2, "loss": 1.5})
+    assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
+    run.begin(experiment, 10**6)  # more than there is: nothing is made up
+    assert len(read_log(tmp_path)) == 2
+
+
+def test_numbers_that_json_does_not_have_become_text(tmp_path: Path) -> None:
+    run, _ = begin(tmp_path)
+    run.log({"step": 1, "loss": math.nan, "gradient": math.inf, "rate": 0.1 + 0.2})
+    text = run.log_path.read_text()
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == {
+        "step": 1, "loss": "nan", "gradient": "inf", "rate": 0.3
+    }  # fmt: skip
+
+
+def test_settings_are_compared_key_by_key(tmp_path: Path) -> None:
+    run, experiment = begin(tmp_path)
+    run.check_settings(experiment)
+    moved = replace(experiment.data[0], root="elsewhere", features="there")
+    run.check_settings(replace(experiment, data=(moved,), save_every=5, tensorboard=True))
+    for other, message in (
+        (replace(experiment, data=(replace(moved, train="val"),)), r"data\.0\.train 'train', not 'val'"),
+        (replace(experiment, data=(moved, moved)), r"data \["),
+        (replace(experiment, validation=replace(experiment.validation, beam=7)), "validation.beam 2, not 7"),
+        (replace(experiment, precision="bfloat16"), "precision 'float32', not 'bfloat16'"),
+    ):
+        with pytest.raises(ValueError, match=rf"^\S+ was begun with {message}[^\n]*$"):
+            run.check_settings(other)
+
+
+def test_tensorboard_that_is_not_installed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"^tensorboard is true, but TensorBoard is not installed: pip install"):
+        begin(tmp_path, tensorboard=True)
+
+
+def test_several_data_sets_have_scores_of_their_own_in_tensorboard(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run, _ = begin(tmp_path, tensorboard=True)
+    for name, score in (("one", 10.0), ("two", 20.0)):
+        run.log({"step": 3, "set": name, "bleu4": score})
+    run.draw_curves()
+    found = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [found.Scalars(f"{name}/bleu4")[0].value for name in ("one", "two")] == [10.0, 20.0]

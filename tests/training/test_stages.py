@@ -1,0 +1,304 @@
+"""Training beyond one stage on a frozen encoder: flips, a start from a checkpoint, tuning, training on rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toy_training import (
+    ENCODER,
+    Recorder,
+    after_epoch,
+    load_once,
+    run_toy,
+    script_scores,
+    step_lines,
+    tensors_of,
+    toy_experiment,
+    validation_lines,
+    write_toy_data,
+)
+from numpy.typing import NDArray
+from torch import Tensor
+
+from captioner.datasets.vocabulary import SPECIALS
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.config import EncoderConfig, SearchConfig
+from captioner.model.encoders.region_cache import RegionCache
+from captioner.model.search.beam import beam_search
+from captioner.training.data import TrainingData
+
+read_regions = TrainingData.regions
+
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def test_flipped_images_are_read_from_a_cache_of_their_own(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool, NDArray[np.float16]]] = []
+
+    def regions(self: TrainingData, images: NDArray[np.int64], mirrored: NDArray[np.bool_]) -> NDArray[np.float16]:
+        found = read_regions(self, images, mirrored)
+        seen.extend(zip(images.tolist(), mirrored.tolist(), found, strict=True))
+        return found
+
+    monkeypatch.setattr(TrainingData, "regions", regions)
+    values = toy_experiment(data, batches={"flips": True, "captions": 4, "captions_per_image": 2})
+    experiment = replace(values, data=(replace(values.data[0], features=str(tmp_path / "regions")),))
+    run_toy(experiment, tmp_path / "run")
+    counts = {folder.name.count("flipped"): len(RegionCache(folder)) for folder in (tmp_path / "regions").iterdir()}
+    assert counts == {0: 13, 1: 8}  # what is only validated is never flipped
+    encoder = load_once(EncoderConfig(**ENCODER))
+    assert {flipped for _, flipped, _ in seen} == {False, True}
+    assert len(seen) == 16
+    for image, flipped, found in seen:
+        pixels = encoder.preprocessing.read(data / f"{image:03d}.png").pixels
+        pixels = np.ascontiguousarray(pixels[:, ::-1]) if flipped else pixels
+        with torch.no_grad():
+            expected = encoder(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
+        np.testing.assert_allclose(found.astype(np.float32), expected.numpy(), atol=0.02)
+
+
+def test_training_starts_from_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data), tmp_path / "first")
+    assert first is not None
+    other = write_toy_data(tmp_path / "other", train=(1, 1), first=40)  # which would make a smaller vocabulary
+    still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder)}
+    outcome, _ = run_toy(toy_experiment(other, **still), tmp_path / "second")
+    assert outcome is not None
+    before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
+    assert after.vocabulary == before.vocabulary
+    for name, weight in before.weights.items():
+        torch.testing.assert_close(after.weights[name], weight, rtol=0, atol=1e-9)
+
+
+def test_words_that_are_new_to_the_start_are_added_after_its_own(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data), tmp_path / "first")
+    assert first is not None
+    other = write_toy_data(tmp_path / "other", train=(1, 1), first=40)
+    lines = (other / "metadata.jsonl").read_text()
+    (other / "metadata.jsonl").write_text(lines.replace("dog", "terrier").replace("runs", "chases a ball"))
+    still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder)}
+    outcome, recorder = run_toy(toy_experiment(other, **still), tmp_path / "second")
+    assert outcome is not None
+    before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
+    known = len(before.vocabulary)
+    assert after.vocabulary.entries[:known] == before.vocabulary.entries
+    new = set(after.vocabulary.entries[known:])
+    assert {"terrier", "chases"} <= new <= {"terrier", "chases", "ball"}
+    assert recorder.said[0] == f"{len(new)} words are new to the model that this one starts from"
+    grown = 0
+    for name, weight in before.weights.items():
+        found = after.weights[name]
+        torch.testing.assert_close(found[: len(weight)], weight, rtol=0, atol=1e-9)
+        for row in found[len(weight) :]:
+            grown += 1
+            torch.testing.assert_close(row, weight[len(SPECIALS) :].mean(0), rtol=0, atol=1e-6)
+    assert grown in (
+        2 * len(new),
+        3 * len(new),
+    )  # of the embedding, the output and its bias, the former two tied or not
+    kept, _ = run_toy(toy_experiment(other, **still, vocabulary={"extend": False}), tmp_path / "third")
+    assert kept is not None
+    assert load_checkpoint(kept.folder).vocabulary == before.vocabulary
+    stopped, _ = run_toy(
+        toy_experiment(other, **still), tmp_path / "fourth", stop=lambda recorder: bool(recorder.steps)
+    )
+    assert stopped is None
+    run_toy(toy_experiment(other, **still), tmp_path / "fourth", resume=True)
+    assert load_checkpoint(tmp_path / "fourth" / "best").vocabulary == after.vocabulary
+
+
+def test_a_start_that_does_not_fit_is_an_error(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data, epochs=1), tmp_path / "first")
+    assert first is not None
+    with pytest.raises(ValueError, match=r"^the weights of \S+best do not fit the decoder of these settings: .*$"):
+        run_toy(toy_experiment(data, decoder={"hidden": 13}, start=str(first.folder)), tmp_path / "second")
+    with pytest.raises(ValueError, match=r"^start is '\S+nowhere'; .*name "):
+        run_toy(toy_experiment(data, start=str(tmp_path / "nowhere")), tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def trunk_of(folder: Path) -> dict[str, Tensor] | None:
+    return load_checkpoint(folder).encoder_weights
+
+
+def test_the_encoder_is_tuned_from_its_epoch_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_scores(monkeypatch, 3.0, 2.0, 1.0)
+    experiment = toy_experiment(data, epochs=3, tuning={"from_epoch": 2, "rate": 1e-3})
+    original = load_once(experiment.encoder).trunk.state_dict()
+    outcome, recorder = run_toy(experiment, tmp_path / "run", stop=after_epoch(1))
+    assert outcome is None
+    assert len(recorder.steps) == 5
+    assert trunk_of(tmp_path / "run" / "best") is None
+    tensors = tensors_of(tmp_path / "run" / "last")
+    weights = {name.removeprefix("training.weight.encoder."): own for name, own in tensors.items()
+               if name.startswith("training.weight.encoder.")}  # fmt: skip
+    changed = [name for name, own in weights.items() if not torch.equal(own, original[name])]
+    # One step has changed it, by its rate at most; those of the first epoch have not.
+    assert len(changed) > 0.9 * len(weights) > 50
+    for name in changed:
+        assert (weights[name] - original[name]).abs().max() < 1.1e-3
+    outcome, _ = run_toy(experiment, tmp_path / "run", resume=True)
+    assert outcome is not None
+    assert outcome.best == 3.0
+    assert trunk_of(tmp_path / "run" / "best") is None  # it is that of the first epoch
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path: Path, blocks: int) -> None:
+    tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
+    settings: dict[str, Any] = {"tuning": tuning, "optimiser": {"average": 0.5, "rate": 0.02}}
+    outcome, _ = run_toy(toy_experiment(data, epochs=1, **settings), tmp_path / "run")
+    assert outcome is not None
+    checkpoint = load_checkpoint(outcome.folder)
+    encoder, original = checkpoint.build_encoder(), load_once(checkpoint.encoder)
+    assert encoder.fingerprint() == checkpoint.encoder_identity["weights"] != original.fingerprint()
+    weights = original.trunk.state_dict()
+    same = {name for name, own in encoder.trunk.state_dict().items() if torch.equal(own, weights[name])}
+    assert same >= {name for name in weights if "running" in name}
+    last = [str(place) for place in range(len(encoder.trunk))][-blocks:]
+    assert {name.split(".")[0] for name in weights if name not in same} == set(last)
+    assert {name.split(".")[0] for name in checkpoint.encoder_weights or {}} == set(last)
+    # Its scores are those of captions of its own regions, not of the original encoder's.
+    (line,) = validation_lines(tmp_path / "run")
+    decoder = checkpoint.build_decoder()
+    movements = []
+    for own in (encoder, original):
+        pixels = [own.preprocessing.read(data / f"{number:03d}.png").pixels for number in range(8, 13)]
+        with torch.no_grad():
+            regions = own(torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2))
+        found = [best for (best,) in beam_search(decoder, regions, SearchConfig(beam=2))]
+        moves = [(best.alpha[1:] - best.alpha[:-1]).abs().sum(dim=-1).mean().item() / 2 for best in found]
+        movements.append(np.mean(moves))
+    assert line["movement"] == pytest.approx(movements[0], rel=1e-3)
+    assert line["movement"] != pytest.approx(movements[1], rel=1e-2)
+
+
+def test_training_goes_on_from_a_tuned_encoder(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3}), tmp_path / "first")
+    assert first is not None
+    outcome, recorder = run_toy(toy_experiment(data, epochs=1, start=str(first.folder)), tmp_path / "second")
+    assert outcome is not None
+    assert ("regions", 0, 13) in recorder.shown  # a cache of its own regions
+    tuned, kept = trunk_of(first.folder), trunk_of(outcome.folder)
+    assert tuned is not None
+    assert kept is not None
+    assert all(torch.equal(kept[name], own) for name, own in tuned.items())
+    other = toy_experiment(data, encoder={"size": 96}, start=str(first.folder))
+    with pytest.raises(ValueError, match=r"^the checkpoint's encoder is .*size=64.*; its own weights fit no other$"):
+        run_toy(other, tmp_path / "third")
+
+
+def test_blocks_that_were_tuned_and_others_after_them_are_all_kept(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(
+        toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}), tmp_path / "first"
+    )
+    assert first is not None
+    for blocks in (1, 4):
+        tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
+        outcome, _ = run_toy(
+            toy_experiment(data, epochs=1, tuning=tuning, start=str(first.folder)), tmp_path / str(blocks)
+        )
+        assert outcome is not None
+        before, after = trunk_of(first.folder), trunk_of(outcome.folder)
+        assert before is not None
+        assert after is not None
+        assert after.keys() >= before.keys()
+        assert len({name.split(".")[0] for name in after}) == max(2, blocks)
+        checkpoint = load_checkpoint(outcome.folder)
+        assert checkpoint.build_encoder().fingerprint() == checkpoint.encoder_identity["weights"]
+
+
+def test_more_blocks_than_there_are(data: Path, tmp_path: Path) -> None:
+    experiment = toy_experiment(data, tuning={"from_epoch": 1, "blocks": 18})
+    with pytest.raises(ValueError, match=r"^tuning.blocks is 18; efficientnet-lite0 at stride32 has up to 17, or 0"):
+        run_toy(experiment, tmp_path / "run")
+
+
+def test_an_image_that_is_lost_while_the_encoder_is_tuned_is_an_error(tmp_path: Path) -> None:
+    data = write_toy_data(tmp_path / "data", val=(1, 1, 1))
+    experiment = toy_experiment(data, epochs=1, tuning={"from_epoch": 1})
+
+    def lose(recorder: Recorder) -> bool:
+        if len(recorder.steps) == 3:
+            (data / "009.png").unlink()
+        return False
+
+    with pytest.raises(ValueError, match=r"009\.png"):
+        run_toy(experiment, tmp_path / "run", stop=lose)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(reached: Callable[[Recorder], bool]) -> Callable[[Recorder], bool]:
+    """Return what ends a run at once when it gets there, with nothing saved any more."""
+
+    def stop(recorder: Recorder) -> bool:
+        if reached(recorder):
+            raise Interrupted
+        return False
+
+    return stop
+
+
+@pytest.mark.parametrize("best", ["before tuning", "while tuning"])
+def test_the_second_stage_starts_from_the_best(
+    best: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_scores(monkeypatch, *{"before tuning": (5.0, 4.0, 3.0), "while tuning": (3.0, 5.0, 4.0)}[best])
+    experiment = toy_experiment(
+        data, epochs=3, tuning={"from_epoch": 2, "rate": 1e-3}, self_critical={"epochs": 1, "samples": 2}
+    )
+    with pytest.raises(Interrupted):
+        run_toy(experiment, tmp_path / "run", stop=interrupt(after_epoch(3)))
+    model, tensors = load_checkpoint(tmp_path / "run" / "best"), tensors_of(tmp_path / "run" / "last")
+    trunk = model.encoder_weights or load_once(experiment.encoder).trunk.state_dict()
+    assert (model.encoder_weights is None) == (best == "before tuning")
+    expected = {f"decoder.{name}": own for name, own in model.weights.items()}
+    expected |= {f"encoder.{name}": own for name, own in trunk.items()}
+    weights = {name.removeprefix("training.weight."): own for name, own in tensors.items() if "training.weight" in name}
+    assert len(weights) > 50
+    for name, own in weights.items():
+        assert torch.equal(own, expected[name]), name
+
+
+def test_the_second_stage_trains_on_rewards(data: Path, tmp_path: Path) -> None:
+    settings = {"epochs": 1, "self_critical": {"epochs": 2, "samples": 3, "rate": 0.004}}
+    outcome, _ = run_toy(toy_experiment(data, **settings), tmp_path / "run")
+    assert outcome is not None
+    lines = step_lines(tmp_path / "run")
+    assert [("reward" in line, "cross_entropy" in line) for line in lines] == [(False, True)] * 4 + [(True, False)] * 16
+    assert {line["rate"] for line in lines[4:]} == {0.004}
+    assert [line["epoch"] for line in validation_lines(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_early_stopping_leads_to_the_second_stage(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_scores(monkeypatch, 5.0, 4.0, 4.0, 3.0, 2.0)
+    settings: dict[str, Any] = {"epochs": 6, "self_critical": {"epochs": 3, "samples": 4}}
+    experiment = toy_experiment(data, **settings, validation={"patience": 1, "overlays": 0})
+    outcome, recorder = run_toy(experiment, tmp_path / "run")
+    assert outcome is not None
+    # After the second epoch to the seventh, the first of the second stage; no better than ever before, that ends too.
+    assert [line["epoch"] for line in validation_lines(tmp_path / "run")] == [1, 2, 7]
+    assert [text for text in recorder.said if "no better" in text] == [
+        f"epoch {epoch}: no better bleu4 for 1 validations" for epoch in (2, 7)
+    ]
+
+
+def test_a_second_stage_alone(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_experiment(data, epochs=1), tmp_path / "first")
+    assert first is not None
+    settings: dict[str, Any] = {"epochs": 0, "self_critical": {"epochs": 1, "samples": 1, "baseline": "greedy"}}
+    outcome, _ = run_toy(toy_experiment(data, **settings, start=str(first.folder)), tmp_path / "second")
+    assert outcome is not None
+    assert all("reward" in line for line in step_lines(tmp_path / "second"))
