@@ -134,10 +134,10 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def test_the_commit_is_told_of_a_checkout_and_of_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "captioner"
-    package.mkdir()
-    (package / "evaluation.py").write_text("1")
-    monkeypatch.setattr(evaluation, "__file__", str(package / "evaluation.py"))
+    package = tmp_path / "captioner" / "evaluation"
+    package.mkdir(parents=True)
+    (package / "evaluator.py").write_text("1")
+    monkeypatch.setattr(evaluation, "__file__", str(package / "evaluator.py"))
     assert code_version() == f"captioner {evaluation.__version__}"
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
@@ -145,11 +145,11 @@ def test_the_commit_is_told_of_a_checkout_and_of_nothing_else(tmp_path: Path, mo
     clean = code_version()
     assert clean.startswith(f"captioner {evaluation.__version__}, commit ")
     assert "changes" not in clean
-    (package / "evaluation.py").write_text("2")
+    (package / "evaluator.py").write_text("2")
     assert code_version() == f"{clean} with changes"
-    inner = tmp_path / "lib" / "captioner"
+    inner = tmp_path / "lib" / "captioner" / "evaluation"
     inner.mkdir(parents=True)
-    monkeypatch.setattr(evaluation, "__file__", str(inner / "evaluation.py"))
+    monkeypatch.setattr(evaluation, "__file__", str(inner / "evaluator.py"))
     assert code_version() == f"captioner {evaluation.__version__}"
 
     def no_git(*_: Sequence[str], **__: Any) -> None:
