@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from PIL.ExifTags import Base as Tag
 from torch import Tensor
 
 from captioner.captioning.caption import Caption
@@ -29,12 +27,12 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.text_tables import json_text
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
+from captioner.images.opening import upright_size
 from captioner.images.preprocessing import Prepared, Preprocessing
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
 
 DATA = "data.json"  # which images the captions in a folder are of
-_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
@@ -67,14 +65,8 @@ class _ShortReading(Preprocessing):
             name = self.names.get(os.fspath(source), "")
             record = self.cache.records.get(name)
             if record is not None and record.is_of(path, read_stamp(path)):
-                return _Cached(_NO_PIXELS, self.geometry(*_upright_size(path)), name)
+                return _Cached(_NO_PIXELS, self.geometry(*upright_size(path)), name)
         return super().read(source)
-
-
-def _upright_size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
-        width, height = image.size
-        return (height, width) if image.getexif().get(Tag.Orientation, 1) in _SIDEWAYS else (width, height)
 
 
 class SplitCaptioner(Captioner):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.awkward_images import resolutionless_jpeg
 from helpers.toy_captioner import make_toy, write_images
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import make_options
@@ -139,6 +140,20 @@ def test_a_file_that_has_changed_is_not_taken_from_the_cache(
     mixed = model.encode([model.preprocessing.read(images[index].path) for index in (5, 3, 1, 0)])
     each = [model.encode([model.preprocessing.read(images[index].path)]) for index in (5, 3, 1, 0)]
     assert torch.equal(mixed, torch.cat(each))
+
+
+def test_an_image_that_the_cache_accepts_is_accepted_here_too(
+    tmp_path: Path, images: list[CaptionedImage], lite0: Encoder, checkpoint: Checkpoint
+) -> None:
+    photo = images[1].path
+    photo.write_bytes(resolutionless_jpeg(photo.read_bytes()))
+    with pytest.raises(UnidentifiedImageError), Image.open(photo):
+        pass
+    fill_cache(images, tmp_path / "features", lite0, device="cpu")
+    cache = open_cache(tmp_path / "features", checkpoint.encoder_identity)
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images, cache)
+    found = caption(tmp_path / "out", model, images)
+    assert found[images[1].file_name].geometry == found[images[2].file_name].geometry
 
 
 def test_only_a_cache_of_the_same_encoder_is_read(
