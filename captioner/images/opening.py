@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.ExifTags import Base as Tag
 
 from captioner.files import one_line, printable
@@ -37,10 +39,14 @@ class ImageError(ValueError):
 
     def copy(self) -> ImageError:
         """Return the same error without its traceback, which keeps all that was being read alive."""
-        return ImageError(self.name, self.reason)
+        return type(self)(self.name, self.reason)
 
     def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
         return type(self), (self.name, self.reason)
+
+
+class NotAnImageError(ImageError):
+    """What was given is no image at all, or of none of the formats; any other `ImageError` is of a damaged image."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +64,55 @@ class Decoded:
         return self.orientation in _SIDEWAYS
 
 
-def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
-    """Open an image file, or its bytes, as upright RGB at full size; raise `ImageError` for anything unsound."""
+def open_image(source: ImageSource) -> Image.Image:
+    """Return a file, the bytes of one or a Pillow image as upright RGB at full size; raise `ImageError` if unsound."""
+    if isinstance(source, Image.Image):
+        return _convert(source)
     decoded = decode_image(source)
     return turn_upright(decoded.image, decoded.orientation)
 
 
+def _convert(image: Image.Image) -> Image.Image:
+    if 0 in image.size:
+        raise ImageError("image", f"it has {image.width} x {image.height} pixels")
+    try:
+        return to_rgb(ImageOps.exif_transpose(image))
+    except OSError as error:  # Pillow decodes late
+        raise ImageError("image", f"cannot be decoded: {one_line(error)}") from None
+
+
+def upright_size(source: str | os.PathLike[str] | bytes) -> tuple[int, int]:
+    """Return width and height of an image file, or its bytes, once upright, from its headers alone."""
+    with _opened(source) as (data, header), open_reader(data, header) as image:
+        width, height = image.size
+        return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
+
+
 def decode_image(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> Decoded:
     """Open an image file, or its bytes, as it is stored; a JPEG need be no larger than `at_least` on its sides."""
+    with _opened(source) as (data, header):
+        return _decode(data, header, at_least)
+
+
+@contextmanager
+def _opened(source: str | os.PathLike[str] | bytes) -> Iterator[tuple[bytes, Header]]:
+    """Yield a file's bytes and what they hold; whatever goes wrong with them is an `ImageError`."""
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
         data = source if isinstance(source, bytes) else _read_file(source)
         header = read_header(data)
+        if header is None and data:
+            raise NotAnImageError(name, f"not one of {', '.join(FORMATS)}")
         if header is None:
-            raise Damaged(f"not one of {', '.join(FORMATS)}" if data else "empty file")
+            raise Damaged("empty file")
         if header.width * header.height > MAX_PIXELS:
             raise Damaged(
                 f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
-        return _decode(data, header, at_least)
+        yield data, header
+    except ImageError:
+        raise
     except Damaged as error:
         raise ImageError(name, str(error)) from None
     except Exception as error:
