@@ -1,4 +1,4 @@
-"""The record of one caption: its words, how sure the model was of each, and where it looked for it."""
+"""A caption: its words, how sure the model was of each, and where it looked for it; or why an image has none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
-from captioner.images.formats import to_rgb
+from captioner.files import printable
+from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
-from captioner.images.opening import ImageSource, open_image
+from captioner.images.opening import ImageError, ImageSource, open_image
 
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02
@@ -48,8 +49,6 @@ class Caption:
         """Return the image the caption was made of, upright and RGB."""
         if self.source is None:
             raise ValueError(f"the caption {self.text!r} does not know its image; make it with source=")
-        if isinstance(self.source, Image.Image):
-            return to_rgb(ImageOps.exif_transpose(self.source))
         return open_image(self.source)
 
     def save_overlay(
@@ -63,3 +62,22 @@ class Caption:
         from captioner.figures.word_grid import word_grid
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one image: its captions, the best first, or the error that left it without."""
+
+    source: Source
+    captions: tuple[Caption, ...] = ()
+    error: ImageError | None = None
+
+    @property
+    def name(self) -> str:
+        """The image's name in records: its path as given or found, for a member of an archive with its name in it."""
+        return self.source.name
+
+    @classmethod
+    def failed(cls, source: Source, reason: str) -> Result:
+        """Return that an image has no captions, and why."""
+        return cls(source, error=ImageError(printable(source.name), reason))

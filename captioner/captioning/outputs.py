@@ -20,7 +20,7 @@ from pathlib import Path
 from captioner.captioning.records import CAPTIONS, Record, read_lines, record_name, refuse_link, replacing
 
 FORMATS = ("jsonl", "txt", "csv", "coco")
-CSV, COCO, SIDECARS, OVERLAYS = "captions.csv", "captions-coco.json", "txt", "overlays"
+CSV, COCO, SIDECARS = "captions.csv", "captions-coco.json", "txt"
 COLUMNS = ("file_name", "text", "log_prob")
 
 _MAX_PART = 220  # bytes of a file's or folder's name; 255 are allowed, but a file being written has a longer one

@@ -21,11 +21,10 @@ from captioner.commands.arguments import (
 )
 from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
-from captioner.files import printable
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
-    from captioner.captioning.captioner import Result
+    from captioner.captioning.caption import Result
     from captioner.evaluation.evaluator import EvaluationSplit
     from captioner.evaluation.score_tables import Comparison
     from captioner.evaluation.submissions import Submission, System
@@ -152,7 +151,7 @@ def _caption_one(
 
 def _complain_of(result: Result) -> None:
     if result.error is not None:
-        complain(f"{printable(result.source.name)}: {result.error}")
+        complain(result.error)
 
 
 def _compare(

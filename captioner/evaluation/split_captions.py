@@ -19,8 +19,8 @@ from PIL import Image
 from PIL.ExifTags import Base as Tag
 from torch import Tensor
 
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner
 from captioner.captioning.folder_run import Report, caption_into
 from captioner.captioning.options import CaptionOptions, Keeping
 from captioner.captioning.records import CAPTIONS, ERRORS, read_lines

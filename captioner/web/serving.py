@@ -29,7 +29,7 @@ from captioner.captioning.records import Origin, caption_record
 from captioner.figures.masks import STYLES
 from captioner.figures.sheets import figure_bytes
 from captioner.figures.word_grid import word_grid
-from captioner.images.opening import ImageError, open_image
+from captioner.images.opening import ImageError, NotAnImageError, open_image
 from captioner.web import uploads
 from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.guard import Guard, answer_exception
@@ -196,9 +196,8 @@ class _Service:
 
 
 def _refuse(error: ImageError) -> Refusal:
-    reason = str(error).removeprefix("image: ")
     # What is no image at all is another matter than one that is damaged or too large.
-    return Refusal(415 if reason.startswith("not one of") else 422, f"the image is refused: {reason}")
+    return Refusal(415 if isinstance(error, NotAnImageError) else 422, f"the image is refused: {error.reason}")
 
 
 async def _disconnected(request: Request) -> None:

@@ -20,8 +20,8 @@ from helpers.toy_captioner import make_toy, save_toy, write_images
 from PIL import Image
 
 import captioner
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result, caption_images, load
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner, caption_images, load
 from captioner.captioning.options import CaptionOptions, Keeping, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
@@ -255,7 +255,9 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
         "none.tar",
         str(photos[2]),
     ]
-    assert [result.error for result in results if result.error] == [
+    errors = [result.error for result in results if result.error]
+    assert [error.name.rpartition("/")[2] for error in errors] == ["bad.jpg", "gone.jpg", "l.jpg", "m.jpg", "none.tar"]
+    assert [error.reason for error in errors] == [
         "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
         "no such file or directory",
         "empty file",
@@ -355,4 +357,6 @@ def test_a_caption_draws_itself(model: Captioner, tmp_path: Path) -> None:
 
 
 def test_results_are_plain() -> None:
-    assert Result(Source("a", Path("a")), error="why").captions == ()
+    failed = Result.failed(Source("a\nb", Path("a")), "why")
+    assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
+    assert str(failed.error) == r"'a\nb': why"
