@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_images
-from captioner.captioning.folder import CaptionFolder
-from captioner.captioning.options import CaptionOptions, Keeping
+from captioner.captioning.options import CaptionOptions, OutputOptions
+from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.images.finding import Source, is_in_share, name_key
@@ -49,7 +49,7 @@ def caption_into(
     model: Captioner,
     sources: Iterable[Source],
     options: CaptionOptions,
-    keeping: Keeping,
+    output: OutputOptions,
     *,
     pictures: Pictures | None = None,
     processes: Processes | None = None,
@@ -64,11 +64,11 @@ def caption_into(
     folder is there.
     """
     processes = processes or Processes()
-    with CaptionFolder(out, processes.rank, processes.count) as folder:
+    with OutputFolder(out, processes.rank, processes.count) as folder:
         if processes.is_first:
             folder.recover()
         _meet(processes.wait)
-        run = _Run(folder, model, options, keeping, pictures, listen, progress)
+        run = _Run(folder, model, options, output, pictures, listen, progress)
         folder.open_files()
         _meet(processes.wait)
         run.caption(sources)
@@ -78,11 +78,11 @@ def caption_into(
         if processes.is_first:
             failed = {key for outcome in outcomes for key in outcome.failed}
             folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
-            _derive(out, keeping)
+            _derive(out, output)
             if pictures is not None:
                 pictures.finish()
         _meet(processes.wait)
-        if keeping.beside:
+        if output.beside:
             run.write_beside()
     return Report(
         outcomes[0].found,
@@ -102,9 +102,9 @@ def _meet(meeting: Callable[[], Found]) -> Found:
         raise ValueError(f"another process has ended early; the same command resumes ({first})") from None
 
 
-def _derive(out: Path, keeping: Keeping) -> None:
+def _derive(out: Path, output: OutputOptions) -> None:
     for format, write in (("csv", write_csv), ("coco", write_coco), ("txt", write_sidecars)):
-        if format in keeping.formats:
+        if format in output.formats:
             write(out)
 
 
@@ -125,18 +125,18 @@ class _Run:
 
     def __init__(
         self,
-        folder: CaptionFolder,
+        folder: OutputFolder,
         model: Captioner,
         options: CaptionOptions,
-        keeping: Keeping,
+        output: OutputOptions,
         pictures: Pictures | None,
         listen: Callable[[Result], None],
         progress: Callable[[int], None],
     ) -> None:
-        self.folder, self.model, self.options, self.keeping = folder, model, options, keeping
+        self.folder, self.model, self.options, self.output = folder, model, options, output
         self.pictures, self.listen, self.progress = pictures, listen, progress
-        self.origin = Origin(model.digest, options.identity(), keeping.attention)
-        self.known = folder.read_known(self.origin, keeping.existing)
+        self.origin = Origin(model.digest, options.identity(), output.attention)
+        self.known = folder.read_known(self.origin, output.existing)
         self.found = self.captioned = self.skipped = 0
         self.failed: list[bytes] = []
         self.files: set[bytes] = set()  # keys of the images that are files of their own
@@ -164,7 +164,7 @@ class _Run:
             key = source.key
             if not is_in_share(key, self.folder.rank, self.folder.count):
                 continue
-            if self.keeping.beside and source.offset is None:
+            if self.output.beside and source.offset is None:
                 self.files.add(key)
             if self.known.get(key) and (self.pictures is None or self.pictures.is_drawn(source)):
                 self.skipped += 1
@@ -186,7 +186,7 @@ class _Run:
         for line in read_lines(self.folder.path / CAPTIONS):
             if name_key(line.name) in self.files:
                 try:
-                    write_beside(Path(line.name), line.record["text"], overwrite=self.keeping.existing == "overwrite")
+                    write_beside(Path(line.name), line.record["text"], overwrite=self.output.existing == "overwrite")
                 except OSError as error:
                     problems.append(error)
         if problems:

@@ -109,7 +109,7 @@ def make_options(
 
 
 @dataclass(frozen=True)
-class Keeping:
+class OutputOptions:
     """What is kept of each image, in which formats, and what becomes of captions that are there already.
 
     `existing` is "skip" (they stay), "overwrite" (those of the images given are made anew) or "error" (nothing is

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.captioning.options import EXISTING, CaptionOptions, Keeping
+from captioner.captioning.options import EXISTING, CaptionOptions, OutputOptions
 from captioner.captioning.outputs import FORMATS
 from captioner.captioning.records import CAPTIONS, read_lines
 from captioner.commands.arguments import (
@@ -90,13 +90,13 @@ def run_caption(options: argparse.Namespace) -> int:
     if options.seed is not None and not options.sample:
         raise ValueError("seed goes with sample only")
     captioning = read_search(options, n_best=options.n_best, workers=options.workers)
-    keeping = Keeping(
+    output = OutputOptions(
         options.format,
         options.existing,
         attention=options.attention or options.gallery,
         beside=options.beside,
     )
-    _check_output(options, keeping)
+    _check_output(options, output)
     folder = find_model(options.model)
     collection = _Collection(options)
     from captioner.captioning.captioner import load
@@ -108,11 +108,11 @@ def run_caption(options: argparse.Namespace) -> int:
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
-        return _fill_folder(options, model, collection, captioning, keeping)
+        return _fill_folder(options, model, collection, captioning, output)
     return _print_table(options, model, collection, captioning)
 
 
-def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
+def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
     """Raise ValueError where what is asked for needs a folder, or cannot be shared."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and LIST in options.paths:
@@ -122,12 +122,12 @@ def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
     if several:
         raise ValueError("several processes need --out DIR to put their captions together")
     wanted = {
-        "--format": keeping.formats != ("jsonl",),
-        "--existing": keeping.existing != "skip",
+        "--format": output.formats != ("jsonl",),
+        "--existing": output.existing != "skip",
         "--attention": options.attention,
         "--overlays": options.overlays,
         "--gallery": options.gallery,
-        "--beside": keeping.beside,
+        "--beside": output.beside,
     }
     if name := next((name for name, given in wanted.items() if given), None):
         raise ValueError(f"{name} needs --out DIR, the folder of the record")
@@ -184,7 +184,7 @@ def _fill_folder(
     model: Captioner,
     collection: _Collection,
     captioning: CaptionOptions,
-    keeping: Keeping,
+    output: OutputOptions,
 ) -> int:
     from captioner.captioning.folder_run import caption_into
     from captioner.processes import joined_processes
@@ -197,7 +197,7 @@ def _fill_folder(
                 model,
                 collection,
                 captioning,
-                keeping,
+                output,
                 pictures=_Pictures(options, model.name),
                 processes=processes,
                 listen=screen.show_error,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.caption import Result
 from captioner.captioning.options import CaptionOptions
+from captioner.captioning.records import CAPTIONS
 from captioner.commands.arguments import add_command, complain, positive, progress_bar
 from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources
-from captioner.model.bundled import find_model
+from captioner.model.bundled import distinct_names, find_model, model_name
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner
@@ -130,25 +131,23 @@ def _drawing(options: argparse.Namespace) -> OverlayOptions:
         options.dpi,
         options.samples,
         options.seed,
-        _distinct([str(each) for each in named]),
+        distinct_names([model_name(find_model(name)) for name in options.models or ()] or _record_names(options)),
     )
 
 
-def _distinct(names: list[str]) -> tuple[str, ...]:
-    """Return the last parts of paths, as many as tell them apart."""
-    parts = [[part for part in Path(name).parts if part not in ("best", "captions.jsonl")] or [name] for name in names]
-    short = [each[-1] for each in parts]
-    return tuple(short if len(set(short)) == len(short) else names)
+def _record_names(options: argparse.Namespace) -> list[str]:
+    """Return what to call files of captions: what everybody's are called says nothing, but their folder's name does."""
+    return [path.resolve().parent.name if path.name == CAPTIONS else path.stem for path in options.records or ()]
 
 
 def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
-    from captioner.captioning.saved_captions import read_recorded, recorded_captions
+    from captioner.captioning.records import recorded_captions, recorded_images
 
     first, *others = options.records
-    second = {source.key: record for other in others for source, record in read_recorded(other)}
+    second = {source.key: record for other in others for source, record in recorded_images(other)}
 
     def read() -> Iterator[Result]:
-        for source, record in read_recorded(first):
+        for source, record in recorded_images(first):
             try:
                 if others and source.key not in second:
                     raise ValueError(f"not in {others[0]}")
@@ -157,7 +156,7 @@ def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
             except ValueError as error:
                 yield Result.failed(source, str(error))
 
-    return read(), sum(1 for _ in read_recorded(first))
+    return read(), sum(1 for _ in recorded_images(first))
 
 
 def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
@@ -171,17 +170,17 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
 
     models = [load(folder, device=options.device, progress=not options.quiet) for folder in folders]
     if options.caption is not None:
-        _name_unknown(options, models)
+        _name_unknown(options.caption, models)
     results = zip(*(_captions(model, sources, options.caption, captioning) for model in models), strict=True)
     return map(_join, results), len(sources)
 
 
-def _name_unknown(options: argparse.Namespace, models: list[Captioner]) -> None:
-    from captioner.captioning.given_text import unknown_words
+def _name_unknown(text: str, models: list[Captioner]) -> None:
+    from captioner.captioning.teacher_forcing import unknown_words
 
-    for name, model in zip(options.models or ["the model"], models, strict=True):
-        if unknown := unknown_words(model.vocabulary, options.caption):
-            complain(f"{name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
+    for model in models:
+        if unknown := unknown_words(model.vocabulary, text):
+            complain(f"{model.name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
 
 
 def _captions(
@@ -191,7 +190,7 @@ def _captions(
         from captioner.captioning.captioner import caption_images
 
         return caption_images(model, sources, captioning)
-    from captioner.captioning.given_text import force_images
+    from captioner.captioning.teacher_forcing import force_images
 
     return force_images(model, sources, text)
 

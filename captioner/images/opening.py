@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from PIL import Image, ImageOps
 from PIL.ExifTags import Base as Tag
@@ -14,6 +14,7 @@ from PIL.ExifTags import Base as Tag
 from captioner.files import one_line, printable
 from captioner.images.formats import FORMATS, Damaged, Header, open_reader, read_header, to_rgb
 
+Found = TypeVar("Found")
 ImageSource = str | os.PathLike[str] | bytes | Image.Image
 MAX_PIXELS = 50_000_000
 # More than any whole image within MAX_PIXELS needs (50 megapixels of four 16-bit channels, uncompressed).
@@ -81,22 +82,18 @@ def _convert(image: Image.Image) -> Image.Image:
         raise ImageError("image", f"cannot be decoded: {one_line(error)}") from None
 
 
-def upright_size(source: str | os.PathLike[str] | bytes) -> tuple[int, int]:
-    """Return width and height of an image file, or its bytes, once upright, from its headers alone."""
-    with _opened(source) as (data, header), open_reader(data, header) as image:
-        width, height = image.size
-        return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
-
-
 def decode_image(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> Decoded:
     """Open an image file, or its bytes, as it is stored; a JPEG need be no larger than `at_least` on its sides."""
-    with _opened(source) as (data, header):
-        return _decode(data, header, at_least)
+    return _read(source, lambda data, header: _decode(data, header, at_least))
 
 
-@contextmanager
-def _opened(source: str | os.PathLike[str] | bytes) -> Iterator[tuple[bytes, Header]]:
-    """Yield a file's bytes and what they hold; whatever goes wrong with them is an `ImageError`."""
+def upright_size(source: str | os.PathLike[str] | bytes) -> tuple[int, int]:
+    """Return the width and height that `open_image` gives, without unpacking any pixels."""
+    return _read(source, _upright_size)
+
+
+def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header], Found]) -> Found:
+    """Return what `read` makes of a file's bytes, once their headers are found sound."""
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
         data = source if isinstance(source, bytes) else _read_file(source)
@@ -110,8 +107,8 @@ def _opened(source: str | os.PathLike[str] | bytes) -> Iterator[tuple[bytes, Hea
                 f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
-        yield data, header
-    except ImageError:
+        return read(data, header)
+    except NotAnImageError:
         raise
     except Damaged as error:
         raise ImageError(name, str(error)) from None
@@ -145,6 +142,14 @@ def _decode(data: bytes, header: Header, at_least: int | None) -> Decoded:
             return Decoded(to_rgb(image), image.size, 1.0, _orientation(image))
         # The last row and column of a reduced image may lie partly outside of it, as the draft's box tells.
         return Decoded(to_rgb(image), size, size[0] / draft[1][2], _orientation(image))
+
+
+def _upright_size(data: bytes, header: Header) -> tuple[int, int]:
+    with open_reader(data, header) as image:
+        # Pillow turns a TIFF itself, and gives the size of the turned one from the start.
+        is_sideways = header.format != "TIFF" and _orientation(image) in _SIDEWAYS
+        width, height = image.size
+        return (height, width) if is_sideways else (width, height)
 
 
 def _orientation(image: Image.Image) -> int:

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.records import CAPTIONS, read_lines, refuse_link, replacing
-from captioner.captioning.saved_captions import read_recorded, recorded_captions
-from captioner.files import printable
+from captioner.captioning.records import CAPTIONS, read_lines, recorded_captions, recorded_images, refuse_link
+from captioner.files import printable, replacing
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
@@ -129,7 +128,7 @@ def gallery_from_record(
 
 
 def _recorded_entries(record_path: Path) -> Iterator[GalleryEntry]:
-    for source, record in read_recorded(record_path):
+    for source, record in recorded_images(record_path):
         try:
             captions = recorded_captions(record)
         except ValueError as error:

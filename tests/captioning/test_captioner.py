@@ -22,10 +22,10 @@ from PIL import Image
 import captioner
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner, caption_images, load
-from captioner.captioning.options import CaptionOptions, Keeping, make_options
+from captioner.captioning.options import CaptionOptions, OutputOptions, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
-from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, find_model
+from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
 from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
@@ -191,9 +191,9 @@ def test_an_unknown_setting_is_an_error(model: Captioner) -> None:
 
 def test_what_is_kept_checks_itself() -> None:
     with pytest.raises(ValueError, match="format is 'xml'; choose from jsonl, txt, csv, coco"):
-        Keeping(("csv", "xml"))
+        OutputOptions(("csv", "xml"))
     with pytest.raises(ValueError, match="existing is 'keep'; choose from skip, overwrite, error"):
-        Keeping(existing="keep")
+        OutputOptions(existing="keep")
 
 
 def test_identity_is_all_that_decides_and_no_more() -> None:
@@ -323,6 +323,8 @@ def test_loading_by_folder_run_and_name(tmp_path: Path, lite0: Encoder, monkeypa
         load("c")
     save_toy(tmp_path / "pretrained" / DEFAULT, lite0)
     assert find_model().name == DEFAULT
+    assert distinct_names([]) == ()
+    assert distinct_names(["a", "b", "a", "a-2", "a"]) == ("a", "b", "a-3", "a-2", "a-4")
 
 
 def test_public_names_come_without_torch_until_they_are_used() -> None:

@@ -19,7 +19,7 @@ from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
-from captioner.captioning.folder import CaptionFolder
+from captioner.captioning.output_folder import OutputFolder
 from captioner.cli import main
 from captioner.figures import overlay_files
 from captioner.images.opening import ImageError
@@ -137,9 +137,9 @@ def test_overlays_are_no_images_to_caption_and_are_made_up_for(place: Path, caps
 def test_an_overlay_is_there_before_its_record_and_one_that_fails_is_a_failed_image(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, write = CaptionFolder.add_caption, overlay_files.write_overlays
+    add, write = OutputFolder.add_caption, overlay_files.write_overlays
 
-    def add_after_drawing(folder: CaptionFolder, record: dict[str, Any]) -> None:
+    def add_after_drawing(folder: OutputFolder, record: dict[str, Any]) -> None:
         assert (place / "out" / "overlays" / f"{record['file_name']}.png").is_file()
         add(folder, record)
 
@@ -148,7 +148,7 @@ def test_an_overlay_is_there_before_its_record_and_one_that_fails_is_a_failed_im
             raise ImageError(name, "it has gone")
         return write(out, name, *more)
 
-    monkeypatch.setattr(CaptionFolder, "add_caption", add_after_drawing)
+    monkeypatch.setattr(OutputFolder, "add_caption", add_after_drawing)
     with monkeypatch.context() as patch:
         patch.setattr(overlay_files, "write_overlays", write_all_but_one)
         assert caption("photos", "--out", "out", "--overlays") == 1

@@ -29,16 +29,16 @@ COMMAND = """
 import sys, time
 from helpers import toy_judge
 import captioner.evaluation.metrics.judge
-from captioner.captioning.folder import CaptionFolder
+from captioner.captioning.output_folder import OutputFolder
 from captioner.cli import main
 
-add_caption = CaptionFolder.add_caption
+add_caption = OutputFolder.add_caption
 
 def add_slowly(self, record):
     add_caption(self, record)
     time.sleep({seconds})
 
-CaptionFolder.add_caption = add_slowly
+OutputFolder.add_caption = add_slowly
 captioner.evaluation.metrics.judge.Judge = toy_judge.ToyJudge
 sys.exit(main(sys.argv[1:]))
 """

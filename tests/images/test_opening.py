@@ -340,6 +340,8 @@ def test_the_size_is_that_of_the_upright_image(orientation: int, unpacked: list[
     size = upright_size(data)
     assert unpacked == []
     assert size == open_image(data).size
+    turned = encode(COLOURS, "TIFF", exif=made.exif(orientation))  # which Pillow turns itself
+    assert upright_size(turned) == open_image(turned).size
 
 
 def test_what_is_no_image_is_told_from_what_is_damaged() -> None:

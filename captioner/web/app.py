@@ -33,9 +33,9 @@ from captioner.images.opening import ImageError, NotAnImageError, open_image
 from captioner.web import uploads
 from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.guard import Guard, answer_exception
-from captioner.web.models import Served
 from captioner.web.request_queue import CaptionQueue, QueueFull
-from captioner.web.uploads import Holdings, Refusal
+from captioner.web.served_models import Served
+from captioner.web.uploads import Refusal, UploadBudget
 
 ANSWER_SECONDS = 30.0
 PREVIEW = 1600  # pixels on the longer side
@@ -79,7 +79,7 @@ class _Service:
     answered: int = 0
 
     def __post_init__(self) -> None:
-        self.holdings = Holdings(self.limits.held)
+        self.holdings = UploadBudget(self.limits.held)
 
     async def health(self, _: Request) -> Response:
         """Tell how the server is."""
