@@ -54,8 +54,9 @@ _Batch = list[_Image[Item]]
 class Captioner:
     """A trained model, ready to caption; it may be used from several threads at once.
 
-    `digest` tells the model from all others, `name` is what people call it, if anything, and `grid` the (rows, columns)
-    of its attention. `encodes_in_torch` tells whether torch runs the encoder, and not threads of ONNX Runtime's.
+    `digest` tells the model from all others, `encoder_identity` its encoder, `name` is what people call it, if
+    anything, and `grid` the (rows, columns) of its attention. `encodes_in_torch` tells
+    whether torch runs the encoder, and not threads of ONNX Runtime's.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Captioner:
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest
+        self.encoder_identity = checkpoint.encoder_identity
         self.name = name
         self.vocabulary = checkpoint.vocabulary
         encoder = checkpoint.build_encoder(progress=progress)
