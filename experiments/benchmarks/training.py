@@ -38,7 +38,7 @@ from captioner.model.config import GATES, AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.textbook import Textbook, soft_loss
 from captioner.training.settings import LossConfig
 
@@ -120,7 +120,7 @@ class Batch:
 def our_loss(decoder: Decoder, batch: Batch, smoothing: float) -> Tensor:
     """Return the loss that the textbook has too, the paper's equation 14."""
     mask = batch.mask  # (B, N, T)
-    outputs = decoder(batch.regions, batch.caption_ids, Draws([0], len(mask)), mask)
+    outputs = decoder(batch.regions, batch.caption_ids, Randomness([0], len(mask)), mask)
     targets = batch.caption_ids[:, :, 1:][mask]  # (W,)
     losses, _ = word_losses(outputs.logits, targets, smoothing)
     words = cross_entropy(losses, mask[..., 0].numel(), reduction="sum")
@@ -218,11 +218,11 @@ HEADER = (
 )
 
 # What the profiler is told to name, so that the operations inside can be told from others; the rest has names already.
-SCOPES = ((AdditiveKeys, "scores"), (AdditiveKeys, "add_gradients"), (Draws, "dropout"))
+SCOPES = ((AdditiveKeys, "scores"), (AdditiveKeys, "add_gradients"), (Randomness, "dropout"))
 # Where the time of an operation goes: to the first group that has a part of its name, or of a name around it.
 GROUPS = (
     ("additive pairs", ("AdditiveKeys.",)),
-    ("dropout", ("Draws.",)),
+    ("dropout", ("Randomness.",)),
     ("LSTM arithmetic", ("_Cell",)),
     ("softmax and cross entropy", ("softmax", "nll_loss", "cross_entropy")),
 )

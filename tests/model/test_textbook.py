@@ -11,7 +11,7 @@ from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model import losses, textbook
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.textbook import Textbook
 
 V, D, L, B, N = 11, 6, 4, 3, 2
@@ -81,7 +81,7 @@ def test_hard_attention_is_that_of_the_page(gate: str, deep: bool, regions: int)
     """On the same sampled regions, the surrogate has the value and the gradient of the page's learning rule."""
     decoder = make("hard", gate, deep, regions, expected=0.0)
     images, ids, mask = make_batch()
-    outputs = decoder(images, ids, Draws([3], B), mask)
+    outputs = decoder(images, ids, Randomness([3], B), mask)
     assert len(set(outputs.chosen[mask].tolist())) > 1
     page = Textbook.from_decoder(decoder)
     looks = iter(rows(outputs.chosen).unbind(dim=1))  # T times (C,)
@@ -107,7 +107,7 @@ def test_hard_attention_is_that_of_the_page(gate: str, deep: bool, regions: int)
 def test_images_that_expect_are_soft_and_the_others_hard() -> None:
     decoder = make("hard", expected=0.5)
     images, ids, _ = make_batch()
-    outputs = decoder(images, ids, Draws([5], B))
+    outputs = decoder(images, ids, Randomness([5], B))
     expected = outputs.expected.flatten().repeat_interleave(N).unsqueeze(1)  # (C, 1)
     assert 0 < expected.sum() < len(expected), "all images alike"
     looks = iter(rows(outputs.chosen).unbind(dim=1))
