@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from captioner.evaluation.evaluate import evaluate as evaluate
     from captioner.images.opening import ImageError as ImageError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Caption", "Captioner", "ImageError", "evaluate", "load"]
 
 # Found when they are asked for: torch takes seconds to import, and most commands can do without.

@@ -21,11 +21,11 @@ from captioner.commands.arguments import (
 )
 from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
-from captioner.files import printable
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
-    from captioner.captioning.captioner import Captioner, Result
+    from captioner.captioning.caption import Result
+    from captioner.captioning.captioner import Captioner
 
 
 def add_evaluate(commands: Any) -> None:
@@ -142,4 +142,4 @@ class _Shown:
 
 def _complain_of(result: Result) -> None:
     if result.error is not None:
-        complain(f"{printable(result.source.name)}: {result.error}")
+        complain(result.error)

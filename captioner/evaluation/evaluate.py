@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from captioner.captioning.captioner import Captioner, Result, load
+from captioner.captioning.caption import Result
+from captioner.captioning.captioner import Captioner, load
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.dataset import CaptionDataset, load_dataset
 from captioner.evaluation.analysis.analysis import analyse, write_analysis

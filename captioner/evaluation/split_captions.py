@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner
 from captioner.captioning.folder_run import Report, caption_into
-from captioner.captioning.options import CaptionOptions, Keeping
-from captioner.captioning.records import CAPTIONS, ERRORS, read_lines
-from captioner.captioning.saved_captions import recorded_captions, share_grid
+from captioner.captioning.options import CaptionOptions, OutputOptions
+from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.text_tables import json_text
 from captioner.files import printable, write_whole
@@ -122,7 +121,7 @@ def caption_split(
         model,
         sources,
         options,
-        Keeping(existing=existing, attention=True),
+        OutputOptions(existing=existing, attention=True),
         processes=processes,
         listen=listen,
         progress=lambda done: progress(done, total),

@@ -21,7 +21,7 @@ from captioner.model.encoders.encoder import Encoder
 
 IMAGES, FEW, KILLS = 1000, 250, 20
 BAD = ("0007.jpg", "0100.jpg", "0199.jpg")
-ADDED = "captioner.captioning.folder:CaptionFolder.add_caption"
+ADDED = "captioner.captioning.output_folder:OutputFolder.add_caption"
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     wait_for_more(out, before)
     os.kill(children[1], signal.SIGKILL)
     assert forks.wait() == [1, -9]
-    assert "another process has ended early; the same command goes on" in forks.errors(0)
+    assert "another process has ended early; the same command resumes" in forks.errors(0)
     assert len(read(out / "captions.jsonl")) == done  # what the first two had left
     assert forks.run(command(out.name), command(out.name), environments=shares(2)) == [1, 1]
     assert_same(check(out, FEW), whole)

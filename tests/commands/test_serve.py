@@ -101,7 +101,7 @@ def start(*arguments: str, hasty: bool = False) -> Running:
 # has put into the background.
 PROGRAM = """
 import functools, os, signal, sys
-from captioner.web import guard, server, serving, uploads
+from captioner.web import app, guard, server, uploads
 signal.signal(signal.SIGINT, signal.default_int_handler)
 make_server = server.make_server
 def note_files(app):  # from when the server is ready to answer
@@ -115,7 +115,7 @@ read_body = uploads.read_body
 def read_body_in_time(request, take, *, limit, seconds):
     return read_body(request, take, limit=limit, seconds=1.5 if "x-hasty" in request.headers else seconds)
 uploads.read_body = read_body_in_time
-serving.Limits = functools.partial(serving.Limits, body=1_000_000, upload_seconds=120)
+app.Limits = functools.partial(app.Limits, body=1_000_000, upload_seconds=120)
 guard.LINGER_SECONDS = server.Connection.head_seconds = 3.0 if os.environ["HASTY"] else 120.0
 from captioner.cli import main
 sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import shutil
 from functools import cache
@@ -30,9 +31,9 @@ def load_once(config: EncoderConfig) -> Encoder:
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three images of five captions each, as Flickr8k and as COCO in Karpathy's splits; and the examples."""
+    """Three images of five captions each, as Flickr8k, as COCO in Karpathy's splits, as one's own; and the examples."""
     root = tmp_path_factory.mktemp("data")
-    flickr8k, coco = root / "flickr8k", root / "coco"
+    flickr8k, coco, photos = root / "flickr8k", root / "coco", root / "photos"
     text = flickr8k / "Flickr8k_text"
     text.mkdir(parents=True)
     images, tokens = [], []
@@ -45,10 +46,15 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         sentences = [{"raw": caption, "tokens": caption.split()} for caption in CAPTIONS]
         image = {"filename": f"{number}.jpg", "filepath": "val2014", "imgid": number, "cocoid": number, "split": split}
         images.append({**image, "sentences": sentences})
+        write_image(photos / f"{number}.jpg", 80 * number)
+        with (photos / "metadata.jsonl").open("a") as lines:
+            for caption in CAPTIONS:
+                record = {"file_name": f"{number}.jpg", "text": caption, "split": "val" if split == "val" else "train"}
+                lines.write(json.dumps(record) + "\n")
     (text / "Flickr_8k.testImages.txt").write_text("")
     (text / "Flickr8k.token.txt").write_text("".join(tokens))
     write_json(coco / "dataset_coco.json", {"images": images, "dataset": "coco"})
-    return {"flickr8k": flickr8k, "coco": coco, "examples": EXAMPLES}
+    return {"flickr8k": flickr8k, "coco": coco, "photos": photos, "examples": EXAMPLES}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
