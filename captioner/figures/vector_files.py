@@ -15,9 +15,9 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from captioner.figures.drawing import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet
 from captioner.figures.lettering import font_families, visual_order
 from captioner.figures.masks import CONTOURS, RIM
-from captioner.figures.sheets import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet
 
 # Vector files keep their text as text and are the same each time.
 _SETTINGS: Any = {

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.drawing import Bar, Label, Picture, Sheet, figure_bytes, save_figure
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES
-from captioner.figures.sheets import Bar, Label, Picture, Sheet, figure_bytes, save_figure
 from captioner.figures.vector_files import make_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.preprocessing import Preprocessing

@@ -10,10 +10,10 @@ from captioner.evaluation.analysis.common_errors import (
     Tally,
     WordCount,
     find_errors,
-    is_content,
     repeats,
     stem,
 )
+from captioner.evaluation.analysis.word_classes import is_content
 
 
 def split(*captions: str) -> list[list[str]]:

@@ -15,7 +15,7 @@ from helpers.real_java import JAVA, TRICKY, needs_java, official_tokens
 
 from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics.java import JavaError, JavaProgram, why_not
-from captioner.evaluation.metrics.java_metrics import Meteor, PtbTokenizer, find_jars, meteor_of
+from captioner.evaluation.metrics.meteor_and_ptb import Meteor, PtbTokenizer, find_jars, meteor_of
 
 ECHO_ONCE_MORE = "import sys\nfor line in sys.stdin: print(line, end='\\n\\n', flush=True)"
 
@@ -124,7 +124,7 @@ def test_an_answer_of_meteor_that_is_no_numbers(tmp_path: Path) -> None:
 
 def test_jars_come_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_jars() is not None
-    monkeypatch.setattr("captioner.evaluation.metrics.java_metrics.METEOR_DATA", "meteor/data/not-there.gz")
+    monkeypatch.setattr("captioner.evaluation.metrics.meteor_and_ptb.METEOR_DATA", "meteor/data/not-there.gz")
     assert find_jars() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_jars() is None
