@@ -97,11 +97,8 @@ class CommonErrors:
     confusions: tuple[Confusion, ...]
 
 
-def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]], listed: int = LISTED) -> CommonErrors:
-    """Count the errors of captions, each against its image's references, all of them cut into lower-case words.
-
-    At most `listed` words or pairs are in a list.
-    """
+def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> CommonErrors:
+    """Count the errors of captions, each against its image's references, all of them cut into lower-case words."""
     if len(captions) != len(references):
         raise ValueError(f"{len(captions)} captions for {len(references)} images; expected one for each")
     unsupported: _Wrongs[str] = _Wrongs()
@@ -130,11 +127,11 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
     return CommonErrors(
         len(captions),
         _tallies(kinds),
-        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(listed)),
-        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(listed)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(LISTED)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(LISTED)),
         tuple(
             Confusion(names[said], names[expected], word_class(names[said]), count, example)
-            for (said, expected), (count, _, example) in confusions.top(listed)
+            for (said, expected), (count, _, example) in confusions.top(LISTED)
         ),
     )
 

@@ -43,9 +43,9 @@ def name_of(evaluation: Evaluation) -> Html:
     return tag("b", tag("bdi", evaluation.name))
 
 
-def signed(value: float, decimals: int = 1) -> str:
+def signed(value: float) -> str:
     """Return a number with its sign, and a minus as wide as a plus."""
-    return f"{value:+.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float) -> str:
