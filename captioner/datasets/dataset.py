@@ -237,9 +237,7 @@ def _seeded_splits(file_names: Iterable[str], seed: int) -> dict[str, list[str]]
     return {"train": sorted(ordered[:first]), "val": sorted(ordered[first:second]), "test": sorted(ordered[second:])}
 
 
-def _with_splits(
-    root: Path, images: list[CaptionedImage], seed: int | None, notes: list[str]
-) -> list[CaptionedImage]:
+def _with_splits(root: Path, images: list[CaptionedImage], seed: int | None, notes: list[str]) -> list[CaptionedImage]:
     """Give every image the split that splits.json names, which is made and written where there is none."""
     path = root / SPLITS_FILE
     if path.is_file():
