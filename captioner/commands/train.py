@@ -1,4 +1,4 @@
-"""`captioner train`: from an experiment's settings to a trained model."""
+"""`captioner train`: from a recipe to a trained model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_train(commands: Any) -> None:
     """Add `captioner train`."""
-    parser = add_command(commands, "train", run_train, "train a model as an experiment's settings say")
+    parser = add_command(commands, "train", run_train, "train a model from a recipe")
     parser.add_argument("config", type=Path, metavar="CONFIG.yaml", help="the settings, such as those in experiments/")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings that replace the file's, such as decoder.hidden=256"
@@ -31,23 +31,23 @@ def add_train(commands: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, or go on training; say how it ended."""
-    from captioner.training.recipe import load_experiment, to_yaml
+    from captioner.training.recipe import load_recipe, to_yaml
 
-    experiment = load_experiment(options.config, options.overrides)
+    recipe = load_recipe(options.config, options.overrides)
     if options.show:
-        print(to_yaml(experiment), end="")
+        print(to_yaml(recipe), end="")
         return 0
     from captioner.processes import choose_own_device, joined_processes
     from captioner.training.train import Stopped, train
 
     folder = options.folder or Path("runs") / options.config.stem
     device = choose_own_device(options.device)
-    epochs = experiment.epochs + experiment.self_critical.epochs
+    epochs = recipe.epochs + recipe.self_critical.epochs
     with joined_processes(device) as processes, _Screen(processes.is_first, options.quiet, epochs) as screen:
         stopping = _stop_on_signals(screen)
         try:
             outcome = train(
-                experiment,
+                recipe,
                 folder,
                 processes=processes,
                 listener=screen,

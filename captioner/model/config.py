@@ -112,6 +112,11 @@ class AttentionConfig:
         if self.heads < 0:
             raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
 
+    def temperature_at(self, step: int, total: int) -> float:
+        """Return the temperature of gumbel samples at `step` (from 0) of `total`, falling by equal factors."""
+        passed = min(1.0, step / max(1, total - 1))
+        return float(self.temperature * (self.final_temperature / self.temperature) ** passed)
+
 
 @dataclass(frozen=True)
 class DecoderConfig:

@@ -16,12 +16,12 @@ from helpers.toy_training import (
     read_log,
     run_toy,
     step_lines,
-    toy_experiment,
+    toy_recipe,
     write_toy_data,
 )
 
 from captioner.cli import main
-from captioner.training.recipe import load_experiment, to_yaml
+from captioner.training.recipe import load_recipe, to_yaml
 from captioner.training.run_folder import RunFolder
 
 STOPPING = "stopping after this step; once more stops at once, back to the last checkpoint\n"
@@ -43,7 +43,7 @@ def same_signals() -> Iterator[None]:
 def config(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Settings in the working folder."""
     monkeypatch.chdir(tmp_path)
-    Path("toy.yaml").write_text(to_yaml(toy_experiment(data)))
+    Path("toy.yaml").write_text(to_yaml(toy_recipe(data)))
     return "toy.yaml"
 
 
@@ -68,7 +68,7 @@ def test_show_prints_all_settings_and_trains_nothing(config: str, capsys: pytest
     captured = capsys.readouterr()
     assert captured.err == ""
     Path("shown.yaml").write_text(captured.out)
-    shown, plain = load_experiment("shown.yaml"), load_experiment(config)
+    shown, plain = load_recipe("shown.yaml"), load_recipe(config)
     assert shown == replace(plain, epochs=7, decoder=replace(plain.decoder, hidden=99))
     assert not Path("runs").exists()
 
@@ -76,7 +76,7 @@ def test_show_prints_all_settings_and_trains_nothing(config: str, capsys: pytest
 def test_settings_may_come_before_and_after_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", config, "epochs=5", "--show", "decoder.hidden=99"]) == 0
     Path("shown.yaml").write_text(capsys.readouterr().out)
-    shown = load_experiment("shown.yaml")
+    shown = load_recipe("shown.yaml")
     assert (shown.epochs, shown.decoder.hidden) == (5, 99)
 
 
@@ -130,7 +130,7 @@ def test_a_run_that_is_there_is_not_begun_again(config: str, capsys: pytest.Capt
 def test_a_bad_image_and_collapsed_attention_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_toy_data(tmp_path / "photos")
     (data / "002.png").write_bytes(b"no image")
-    (tmp_path / "toy.yaml").write_text(to_yaml(toy_experiment(data)))
+    (tmp_path / "toy.yaml").write_text(to_yaml(toy_recipe(data)))
     assert main(["train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("left out: ") and "002.png" in line for line in lines) == 1
@@ -177,7 +177,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     assert 3 <= len(read_log(Path("runs/toy"))) < 8
     assert main(["train", config, "--resume"]) == 0
     assert "after 8 steps" in capsys.readouterr().out
-    run_toy(load_experiment(config), tmp_path / "whole")
+    run_toy(load_recipe(config), tmp_path / "whole")
     assert_same_runs(Path("runs/toy"), tmp_path / "whole")
 
 
@@ -191,7 +191,7 @@ def test_a_second_signal_stops_at_once(
         STOPPING, "captioner: interrupted; what is done is kept, and the same command goes on from there\n"
     ]  # fmt: skip
     assert main(["train", config, "--resume"]) == 0
-    run_toy(load_experiment(config), tmp_path / "whole")
+    run_toy(load_recipe(config), tmp_path / "whole")
     assert_same_runs(Path("runs/toy"), tmp_path / "whole")
 
 
@@ -199,8 +199,8 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way: a process of its own at a terminal, stopped in the middle."""
-    experiment = toy_experiment(data, epochs=500, validation={"every": 500, "overlays": 0})
-    (tmp_path / "toy.yaml").write_text(to_yaml(experiment))
+    recipe = toy_recipe(data, epochs=500, validation={"every": 500, "overlays": 0})
+    (tmp_path / "toy.yaml").write_text(to_yaml(recipe))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     process, blocks = at_terminal("train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run"))
     shown = b""
@@ -222,5 +222,5 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     assert "Traceback" not in text
     steps = len(step_lines(tmp_path / "run"))
     assert 9 < steps < 2000
-    _, recorder = run_toy(experiment, tmp_path / "run", resume=True, stop=lambda recorder: bool(recorder.steps))
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True, stop=lambda recorder: bool(recorder.steps))
     assert recorder.steps[0][0].step == steps + 1
