@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from captioner.backbones import is_installed
 from captioner.bundled import find_model
 from captioner.checkpoint import Checkpoint, load_checkpoint, load_training_state
 from captioner.decoder import Decoder
@@ -85,7 +86,8 @@ def start_run(
 def _kept(encoder: Encoder, experiment: Experiment, start: Checkpoint | None) -> frozenset[str]:
     if start is not None and start.encoder_weights is not None:
         return frozenset(start.encoder_weights)
-    return frozenset(encoder.trunk.state_dict() if experiment.encoder.weights == "random" else ())
+    installed = is_installed(experiment.encoder.name, experiment.encoder.weights)
+    return frozenset(() if installed else encoder.trunk.state_dict())
 
 
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:

@@ -24,7 +24,7 @@ LAYERS = [
     ["measures.instances", "measures.grounding", "measures.diagnostics", "evaluation", "measures.results"],
     ["measures.score_tables", "measures.analysis", "measures.submissions"],
     # Without torch up to here.
-    ["efficientnet_lite", "backbones", "encoder", "onnx_graph", "engines"],
+    ["efficientnet_lite", "tiny_vit", "dinov2", "backbones", "encoder", "onnx_attention", "onnx_graph", "engines"],
     ["draws", "shared", "additive", "scores", "attention", "lstm", "word_gates", "decoder"],
     ["hypotheses", "next_words", "sampling", "search", "checkpoint_files", "checkpoint", "exporting"],
     ["region_cache", "features", "inspection", "pictures", "captioning", "forced"],
