@@ -16,7 +16,13 @@ BATCH = -1  # the one axis whose size a Reshape works out by itself
 
 
 class Graph(Protocol):
-    """A graph that nodes are added to; every method returns the name of a value."""
+    """A graph that nodes are added to; every method returns the name of a value.
+
+    `unrolled` remembers the maps (B, passing + D, rows, columns) that blocks made of cells (B, rows * columns, D): by
+    their names those of the passing features, "" for none, and of the cells. The next block takes up these.
+    """
+
+    unrolled: dict[str, tuple[str, str]]
 
     def constant(self, values: np.ndarray[Any, Any]) -> str:
         """Add plain values."""
@@ -38,44 +44,52 @@ def add_gelu(graph: Graph, value: str) -> str:
 def add_window_block(graph: Graph, block: WindowBlock, value: str, shape: tuple[int, ...]) -> str:
     """Add a block of TinyViT; `shape` (1, passing + D, rows, columns) is that of its input."""
     _, _, rows, columns = shape
-    passing = ""
-    if block.passing:
-        ends = [block.passing, block.passing + block.width]
-        passing = _slice(graph, value, 1, 0, ends[0])
-        value = _slice(graph, value, 1, *ends)
-    value = graph.add("Add", [value, _add_window_attention(graph, block.attn, value, block.width, rows, columns)])
+    if value in graph.unrolled:
+        passing, cells = graph.unrolled[value]
+    else:
+        passing = _slice(graph, value, 1, 0, block.passing) if block.passing else ""
+        own = _slice(graph, value, 1, block.passing, block.passing + block.width) if block.passing else value
+        cells = _to_cells(graph, own, block.width, rows * columns)
+    cells = graph.add("Add", [cells, _add_window_attention(graph, block.attn, cells, block.width, rows, columns)])
     convolution = [graph.parameter(block.local_conv.weight), _bias(graph, block.local_conv)]
+    value = _to_map(graph, cells, block.width, rows, columns)
     value = graph.add("Conv", [value, *convolution], pads=[1, 1, 1, 1], group=block.width)
-    cells = graph.add("Transpose", [_reshape(graph, value, BATCH, block.width, rows * columns)], perm=[0, 2, 1])
-    changed = _add_mlp(graph, block.mlp, _add_norm(graph, block.mlp.norm, cells))
-    cells = graph.add("Add", [cells, changed])
-    own = _reshape(graph, graph.add("Transpose", [cells], perm=[0, 2, 1]), BATCH, block.width, rows, columns)
-    return graph.add("Concat", [passing, own], axis=1) if passing else own
+    cells = _to_cells(graph, value, block.width, rows * columns)
+    cells = graph.add("Add", [cells, _add_mlp(graph, block.mlp, _add_norm(graph, block.mlp.norm, cells))])
+    own = _to_map(graph, cells, block.width, rows, columns)
+    value = graph.add("Concat", [passing, own], axis=1) if passing else own
+    graph.unrolled[value] = passing, cells
+    return value
 
 
 def _add_window_attention(
-    graph: Graph, attention: WindowAttention, value: str, width: int, rows: int, columns: int
+    graph: Graph, attention: WindowAttention, cells: str, width: int, rows: int, columns: int
 ) -> str:
+    """Add attention within windows of `cells` (B, rows * columns, D)."""
     side = attention.side(rows, columns)
     bottom, right = -rows % side, -columns % side
     down, across = (rows + bottom) // side, (columns + right) // side
     if bottom or right:
-        value = graph.add("Pad", [value, graph.constant(np.array([0, 0, 0, 0, 0, 0, bottom, right], np.int64))])
-    tiles = _reshape(graph, value, BATCH, width, down, side, across, side)
-    tiles = graph.add("Transpose", [tiles], perm=[0, 2, 4, 3, 5, 1])
-    cells = _add_norm(graph, attention.norm, _reshape(graph, tiles, BATCH, side * side, width))  # (W, N, D)
+        pads = graph.constant(np.array([0, 0, 0, 0, 0, bottom, right, 0], np.int64))
+        cells = graph.add("Pad", [_reshape(graph, cells, BATCH, rows, columns, width), pads])
+    if down * across > 1:
+        tiles = _reshape(graph, cells, BATCH, down, side, across, side, width)
+        cells = graph.add("Transpose", [tiles], perm=[0, 1, 3, 2, 4, 5])
+    cells = _reshape(graph, cells, BATCH, side * side, width)  # (W, N, D)
     # Of each head in turn query, key, value; here queries of all heads, then keys, then values.
     weight, bias = (
-        part.detach().reshape(attention.heads, 3, width // attention.heads, -1).transpose(0, 1).flatten(0, 2)
-        for part in (attention.qkv.weight, attention.qkv.bias[:, None])
+        part.detach().reshape(attention.heads, 3, -1, *part.shape[1:]).transpose(0, 1).reshape(part.shape)
+        for part in (attention.qkv.weight, attention.qkv.bias)
     )
-    attended = _add_heads(graph, cells, weight, bias[:, 0], attention.heads, side * side, attention.biases(side))
-    projected = _add_linear(graph, attended, attention.proj.weight, attention.proj.bias)
-    tiles = _reshape(graph, projected, BATCH, down, across, side, side, width)
-    tiles = graph.add("Transpose", [tiles], perm=[0, 5, 1, 3, 2, 4])
-    value = _reshape(graph, tiles, BATCH, width, down * side, across * side)
-    value = _slice(graph, value, 2, 0, rows) if bottom else value
-    return _slice(graph, value, 3, 0, columns) if right else value
+    normed = _add_norm(graph, attention.norm, cells)
+    cells = _add_heads(graph, normed, weight, bias, attention.proj, attention.heads, side**2, attention.biases(side))
+    if down * across > 1:
+        tiles = _reshape(graph, cells, BATCH, down, across, side, side, width)
+        cells = graph.add("Transpose", [tiles], perm=[0, 1, 3, 2, 4, 5])
+    if bottom or right:
+        cells = _reshape(graph, cells, BATCH, down * side, across * side, width)
+        cells = _slice(graph, _slice(graph, cells, 1, 0, rows), 2, 0, columns)
+    return _reshape(graph, cells, BATCH, rows * columns, width)
 
 
 def add_patches(graph: Graph, patches: dinov2.Patches, value: str, shape: tuple[int, ...]) -> str:
@@ -96,30 +110,30 @@ def add_patches(graph: Graph, patches: dinov2.Patches, value: str, shape: tuple[
 def add_block(graph: Graph, block: dinov2.Block, value: str, shape: tuple[int, ...]) -> str:
     """Add a block of DINOv2; `shape` (1, 384, 1, 1 + P) is that of its input. Its scales go into the weights."""
     count = shape[-1]
-    tokens = _from_map(graph, value, count)  # (B, 1 + P, 384)
-    normed = _add_norm(graph, block.norm1, tokens)
-    attended = _add_heads(graph, normed, block.attn.qkv.weight, block.attn.qkv.bias, dinov2.HEADS, count)
-    scale = block.ls1.gamma
-    changed = _add_linear(graph, attended, block.attn.proj.weight * scale[:, None], block.attn.proj.bias * scale)
+    tokens = _unrolled_tokens(graph, value, count)  # (B, 1 + P, 384)
+    attention, normed = block.attn, _add_norm(graph, block.norm1, tokens)
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    changed = _add_heads(graph, normed, weight, bias, attention.proj, dinov2.HEADS, count, scale=block.ls1.gamma)
     tokens = graph.add("Add", [tokens, changed])
     changed = _add_mlp(graph, block.mlp, _add_norm(graph, block.norm2, tokens), block.ls2.gamma)
     tokens = graph.add("Add", [tokens, changed])
-    return _reshape(graph, graph.add("Transpose", [tokens], perm=[0, 2, 1]), BATCH, dinov2.WIDTH, 1, count)
+    value = _to_map(graph, tokens, dinov2.WIDTH, 1, count)
+    graph.unrolled[value] = "", tokens
+    return value
 
 
 def add_regions(graph: Graph, regions: dinov2.Regions, value: str, shape: tuple[int, ...]) -> str:
     """Add the way from DINOv2's tokens to its map of regions; `shape` (1, 384, 1, 1 + P) is that of its input."""
     count = shape[-1]
     side = regions.side(count)
-    tokens = _add_norm(graph, regions.norm, _from_map(graph, value, count))
-    columns = graph.add("Transpose", [tokens], perm=[0, 2, 1])  # (B, 384, 1 + P)
-    patches = _reshape(graph, _slice(graph, columns, 2, 1, count), BATCH, dinov2.WIDTH, side, side)
+    tokens = _add_norm(graph, regions.norm, _unrolled_tokens(graph, value, count))
+    patches = _to_map(graph, _slice(graph, tokens, 1, 1, count), dinov2.WIDTH, side, side)
     if regions.averaged:
         side //= 2
         patches = graph.add("AveragePool", [patches], kernel_shape=[2, 2], strides=[2, 2])
     if not regions.joined:
         return patches
-    first = _reshape(graph, _slice(graph, columns, 2, 0, 1), BATCH, dinov2.WIDTH, 1, 1)
+    first = _to_map(graph, _slice(graph, tokens, 1, 0, 1), dinov2.WIDTH, 1, 1)
     spread = graph.add("Expand", [first, graph.constant(np.array([1, 1, side, side], np.int64))])
     return graph.add("Concat", [patches, spread], axis=1)
 
@@ -135,31 +149,48 @@ WRITERS: dict[type[nn.Module], Writer] = {
 
 
 def _add_heads(
-    graph: Graph, cells: str, weight: Tensor, bias: Tensor, heads: int, count: int, scores: Tensor | None = None
+    graph: Graph,
+    cells: str,
+    weight: Tensor,
+    bias: Tensor,
+    projection: nn.Linear,
+    heads: int,
+    count: int,
+    scores: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> str:
-    """Add self-attention of `cells` (W, N, D), N = `count`; `scores` (heads, N, N) are added to theirs."""
+    """Add self-attention of `cells` (W, N, D), N = `count`, and its projection, whose features are scaled by `scale`.
+
+    `scores` (heads, N, N) are added to theirs. Weights of attention sum to one: a key's bias adds the same to all
+    scores of a query and changes nothing; a value's bias comes out as it went in, and goes into the projection's.
+    """
     width = len(weight) // 3
     depth = width // heads
-    parts = []
-    # Keys are transposed as they are cut into heads; queries carry the scale.
-    for index, order in enumerate(([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])):
-        rows = slice(index * width, (index + 1) * width)
-        scale = depth**-0.5 if index == 0 else 1.0
-        part = _add_linear(graph, cells, scale * weight[rows], scale * bias[rows])  # (W, N, D)
-        cut = _reshape(graph, part, BATCH, count, heads, depth)
-        parts.append(graph.add("Transpose", [cut], perm=order))
-    query, key, value = parts
-    products = graph.add("MatMul", [query, key])  # (W, heads, N, N)
+    (queries, keys, values), (query_bias, _, value_bias) = weight.split(width), bias.split(width)  # type: ignore[no-untyped-call]
+    products = [
+        _add_linear(graph, cells, queries * depth**-0.5, query_bias * depth**-0.5),
+        *(graph.add("MatMul", [cells, graph.parameter(part.t().contiguous())]) for part in (keys, values)),
+    ]
+    cut = [_reshape(graph, product, BATCH, count, heads, depth) for product in products]
+    # Keys are transposed as they are cut into heads.
+    orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    query, key, value = (graph.add("Transpose", [part], perm=order) for part, order in zip(cut, orders, strict=True))
+    similarity = graph.add("MatMul", [query, key])  # (W, heads, N, N)
     if scores is not None:
-        products = graph.add("Add", [products, graph.parameter(scores)])
-    attended = graph.add("MatMul", [graph.add("Softmax", [products], axis=-1), value])  # (W, heads, N, d)
-    return _reshape(graph, graph.add("Transpose", [attended], perm=[0, 2, 1, 3]), BATCH, count, width)
+        similarity = graph.add("Add", [similarity, graph.parameter(scores)])
+    attended = graph.add("MatMul", [graph.add("Softmax", [similarity], axis=-1), value])  # (W, heads, N, d)
+    attended = _reshape(graph, graph.add("Transpose", [attended], perm=[0, 2, 1, 3]), BATCH, count, width)
+    shift = projection.weight @ value_bias + projection.bias
+    return _add_linear(graph, attended, *_scaled(projection.weight, shift, scale))
 
 
 def _add_mlp(graph: Graph, mlp: MLP | dinov2.MLP, cells: str, scale: Tensor | None = None) -> str:
     hidden = add_gelu(graph, _add_linear(graph, cells, mlp.fc1.weight, mlp.fc1.bias))
-    factors = torch.ones_like(mlp.fc2.bias) if scale is None else scale
-    return _add_linear(graph, hidden, mlp.fc2.weight * factors[:, None], mlp.fc2.bias * factors)
+    return _add_linear(graph, hidden, *_scaled(mlp.fc2.weight, mlp.fc2.bias, scale))
+
+
+def _scaled(weight: Tensor, bias: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    return (weight, bias) if scale is None else (weight * scale[:, None], bias * scale)
 
 
 def _add_linear(graph: Graph, value: str, weight: Tensor, bias: Tensor) -> str:
@@ -172,8 +203,17 @@ def _add_norm(graph: Graph, norm: nn.LayerNorm, value: str) -> str:
     return graph.add("LayerNormalization", [value, *weights], axis=-1, epsilon=norm.eps)
 
 
-def _from_map(graph: Graph, value: str, count: int) -> str:
-    return graph.add("Transpose", [_reshape(graph, value, BATCH, dinov2.WIDTH, count)], perm=[0, 2, 1])
+def _unrolled_tokens(graph: Graph, value: str, count: int) -> str:
+    return graph.unrolled[value][1] if value in graph.unrolled else _to_cells(graph, value, dinov2.WIDTH, count)
+
+
+def _to_cells(graph: Graph, value: str, width: int, count: int) -> str:
+    """Unroll a map (B, D, rows, columns) to (B, rows * columns, D)."""
+    return graph.add("Transpose", [_reshape(graph, value, BATCH, width, count)], perm=[0, 2, 1])
+
+
+def _to_map(graph: Graph, cells: str, width: int, rows: int, columns: int) -> str:
+    return _reshape(graph, graph.add("Transpose", [cells], perm=[0, 2, 1]), BATCH, width, rows, columns)
 
 
 def _bias(graph: Graph, convolution: nn.Conv2d) -> str:

@@ -85,6 +85,7 @@ class _Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self.unrolled: dict[str, tuple[str, str]] = {}  # see onnx_attention.Graph
 
     def constant(self, values: np.ndarray[Any, Any]) -> str:
         name = f"constant{len(self.constants)}"
