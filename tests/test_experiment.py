@@ -15,7 +15,7 @@ from captioner.settings import BatchConfig, DataConfig, LossConfig, OptimiserCon
 RECIPES = Path(__file__).parent.parent / "experiments"
 NAMES = [
     *(f"{data}-{recipe}" for data in ("flickr8k", "coco") for recipe in ("soft", "hard", "paper-soft", "paper-hard")),
-    *("coco-tuned", "coco-flickr8k", "flickr8k-from-coco", "tiny"),
+    *("coco-tuned", "coco-fast", "coco-fast-tuned", "coco-flickr8k", "flickr8k-from-coco", "tiny"),
 ]
 DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout, region_dropout"
 TOP_KEYS = (

@@ -62,7 +62,9 @@ def main() -> None:
         rows, columns = encoder.grid
         rate, milliseconds = statistics.median(rates[text]), statistics.median(work[text])
         regions = f"{rows} x {columns} x {encoder.dimensions}"
-        print(f"{text:<34}{regions:>14}{rate:>10.1f}{rate / first:>8.2f}{milliseconds:>16.1f}{differences[text]:>12.1e}")
+        print(
+            f"{text:<34}{regions:>14}{rate:>10.1f}{rate / first:>8.2f}{milliseconds:>16.1f}{differences[text]:>12.1e}"
+        )
 
 
 if __name__ == "__main__":
