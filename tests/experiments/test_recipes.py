@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import shutil
 from functools import cache
@@ -30,9 +31,9 @@ def load_once(config: EncoderConfig) -> Encoder:
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three images of five captions each, as Flickr8k and as COCO in Karpathy's splits; and the examples."""
+    """Three images of five captions each, as Flickr8k, as COCO in Karpathy's splits, as one's own; and the examples."""
     root = tmp_path_factory.mktemp("data")
-    flickr8k, coco = root / "flickr8k", root / "coco"
+    flickr8k, coco, photos = root / "flickr8k", root / "coco", root / "photos"
     text = flickr8k / "Flickr8k_text"
     text.mkdir(parents=True)
     images, tokens = [], []
@@ -45,10 +46,15 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         sentences = [{"raw": caption, "tokens": caption.split()} for caption in CAPTIONS]
         image = {"filename": f"{number}.jpg", "filepath": "val2014", "imgid": number, "cocoid": number, "split": split}
         images.append({**image, "sentences": sentences})
+        write_image(photos / f"{number}.jpg", 80 * number)
+        with (photos / "metadata.jsonl").open("a") as lines:
+            for caption in CAPTIONS:
+                record = {"file_name": f"{number}.jpg", "text": caption, "split": "val" if split == "val" else "train"}
+                lines.write(json.dumps(record) + "\n")
     (text / "Flickr_8k.testImages.txt").write_text("")
     (text / "Flickr8k.token.txt").write_text("".join(tokens))
     write_json(coco / "dataset_coco.json", {"images": images, "dataset": "coco"})
-    return {"flickr8k": flickr8k, "coco": coco, "examples": EXAMPLES}
+    return {"flickr8k": flickr8k, "coco": coco, "photos": photos, "examples": EXAMPLES}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -64,8 +70,11 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     for number, name in enumerate(names):
         regions = tmp_path_factory.getbasetemp() / f"regions-of-{name}"
         overrides += [f"data.{number}.root={stand_ins[name]}", f"data.{number}.features={regions}"]
-    if "paper" in recipe.stem:
+    fast = recipe.stem.startswith("coco-fast")
+    if "paper" in recipe.stem or fast:
         overrides.append("encoder.weights=random")  # the others come with the package
+    if recipe.stem == "coco-fast-tuned":
+        overrides.append("start=null")  # it begins from the run of another recipe
     experiment = load_recipe(recipe, overrides)
     monkeypatch.setattr(captioner.training.start, "load_encoder", lambda config: copy.deepcopy(load_once(config)))
     outcome, recorder = run_toy(experiment, tmp_path / "run", stop=lambda recorder: bool(recorder.steps))
@@ -79,7 +88,7 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
         assert [what for what, _, _ in recorder.shown][-1] == "validation"
     checkpoint = load_checkpoint(tmp_path / "run" / "last")
     assert checkpoint.encoder.name == experiment.encoder.name
-    grid = 14 if "paper" in recipe.stem else 4 if names == ["examples"] else 9
+    grid = 14 if "paper" in recipe.stem else 4 if names == ["examples"] else 6 if fast else 9
     assert checkpoint.encoder_identity["grid"] == [grid, grid]
     assert len(checkpoint.vocabulary) > 8
     shutil.rmtree(tmp_path / "run")  # some are hundreds of megabytes

@@ -67,7 +67,7 @@ def test_a_card_has_the_scores_of_the_evaluation(name: str) -> None:
         low, high = found["intervals"][key]
         expected[label] = f"{found['scores'][key]:.1f} ({low:.1f} to {high:.1f})"
     assert rows == expected
-    assert f"{found['diversity']['distinct']:,} different captions" in card
+    assert f"{found['diversity']['distinct']:,} distinct captions" in card
     for heading in ("Data", "Recipe", "Scores", "Limits", "Licence"):
         assert f"\n## {heading}" in card
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,11 +23,20 @@ _KEPT_LISTS = 8  # of captions whose words are remembered
 Floats = NDArray[np.float64]
 
 
+def _cider(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Floats:
+    return CiderD(references).score(candidates)
+
+
+# Metrics whose score of a set is the mean over its images: tokenised captions and references to scores (I,), which are
+# shown times 100.
+MEANS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Floats]] = {"rouge_l": rouge_l, "cider": _cider}
+
+
 @dataclass(frozen=True)
 class Scores:
     """Scores of one caption for each of I images, in per cent; `meteor` is there only where Java is.
 
-    `corpus` and `images` (I,) have the keys bleu1, bleu2, bleu3, bleu4, meteor, rouge_l, cider, in this order.
+    `corpus` and `images` (I,) have the keys bleu1, bleu2, bleu3, bleu4, meteor, and those of `MEANS`, in this order.
     `candidates` and `references` are the captions as tokenised. `bleu_statistics` (I, 10) and `meteor_statistics`
     (I, 23) are what the two scores that are no means over images are made of.
     """
@@ -55,7 +64,8 @@ class Scores:
         found = {f"bleu{length}": 100 * precisions[:, length - 1] for length in (1, 2, 3, 4)}
         if self.meteor_statistics is not None:
             found["meteor"] = 100 * meteor_of(times @ self.meteor_statistics)
-        return found | {name: times @ self.images[name] / rows.shape[1] for name in ("rouge_l", "cider")}
+        means = {name: each for name, each in self.images.items() if name not in found}
+        return found | {name: times @ each / rows.shape[1] for name, each in means.items()}
 
 
 class Judge:
@@ -119,15 +129,15 @@ class Judge:
         flat = iter(self.tokenize([text for texts in references for text in texts]))
         others = [[next(flat) for _ in texts] for texts in references]
         words = bleu(own, others)
-        cider = CiderD(others).score(own)
         corpus = {f"bleu{length}": float(words.corpus[length - 1]) for length in (1, 2, 3, 4)}
         images = {f"bleu{length}": words.captions[:, length - 1] for length in (1, 2, 3, 4)}
         statistics = None
         if self._meteor:
             statistics = self._meteor.statistics(own, others)
             corpus["meteor"], images["meteor"] = float(meteor_of(statistics.sum(axis=0))), meteor_of(statistics)
-        for name, each in (("rouge_l", rouge_l(own, others)), ("cider", cider)):
-            corpus[name], images[name] = float(each.mean()), each
+        for name, metric in MEANS.items():
+            images[name] = metric(own, others)
+            corpus[name] = float(images[name].mean())
         return Scores(
             {name: 100 * score for name, score in corpus.items()},
             {name: 100 * each for name, each in images.items()},
