@@ -78,8 +78,8 @@ class Caption:
         A caption without words has a grid of one cell, since its values do not tell it.
         """
         geometry = values["geometry"]
-        left, top, right, bottom = map(float, geometry["box"])
         width, height = int(geometry["width"]), int(geometry["height"])
+        left, top, right, bottom = map(float, geometry["box"])
         if width < 1 or height < 1 or not (left < right and top < bottom):
             raise ValueError(f"its geometry is {geometry}")
         words = tuple(map(str, values["words"]))

@@ -111,7 +111,7 @@ def read_lines(path: Path) -> Iterator[Line]:
                 name = record_name(record)
                 os.fsencode(name)
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise ValueError(f"{path}:{number} is damaged: it is no record; remove that line to go on") from None
+                raise ValueError(f"{path}:{number} is damaged: not a record; remove that line to continue") from None
             yield Line(name, record, offset, len(line))
             offset += len(line)
 

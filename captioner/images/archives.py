@@ -53,7 +53,7 @@ def read_members(path: str | os.PathLike[str]) -> Iterator[Member]:
             size = _number(header[124:136], 8) if is_extension or "size" not in given else _number(given["size"], 10)
             has_contents = kind not in _LINKS + _EMPTY
             if has_contents and start + size > length:
-                raise ArchiveError(f"truncated: the contents at byte {start:,} go on beyond its end")
+                raise ArchiveError(f"truncated: the contents at byte {start:,} extend beyond its end")
             position = start + (-(-size // BLOCK) * BLOCK if has_contents else 0)
             if kind in (_LONG_NAME, _ATTRIBUTES):
                 given |= _read_attributes(file, kind, start, size)

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from PIL import Image
 import captioner
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner, caption_images, load
-from captioner.captioning.options import CaptionOptions, OutputOptions, make_options
+from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
@@ -30,6 +30,7 @@ from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search.beam import search
+from captioner.model.search_settings import settings_of
 from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"
@@ -172,9 +173,9 @@ def test_a_pillow_image_that_turns_out_damaged(model: Captioner, tmp_path: Path)
         ({"beam": 0}, "search beam is 0"),
         ({"beam": 2, "n_best": 3}, "n_best is 3; a beam of 2 gives at most 2"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
-        ({"temperature": 0.5}, "temperature goes with sample only"),
-        ({"seed": 0}, "seed goes with sample only"),
-        ({"sample": True, "beam": 3}, "beam does not go with sample"),
+        ({"temperature": 0.5}, "temperature applies to sampling only"),
+        ({"seed": 0}, "seed applies to sampling only"),
+        ({"sample": True, "beam": 3}, "beam does not apply to sampling"),
         ({"sample": True, "temperature": 0.0}, "search temperature is 0.0"),
         ({"groups": 3, "beam": 4}, "search groups is 3"),
     ],
@@ -199,16 +200,16 @@ def test_what_is_kept_checks_itself() -> None:
 def test_identity_is_all_that_decides_and_no_more() -> None:
     plain = make_options()
     assert plain == CaptionOptions()
-    assert plain.identity() == {
+    assert {
         "method": "beam",
         "beam": 5,
         "length_power": 0.9,
         "minimum_length": 1,
         "maximum_length": 30,
         "no_repeat": 3,
-        "unknown": False,
         "n_best": 1,
-    }
+    }.items() <= plain.identity().items()
+    assert not {"groups", "diversity", "temperature", "top_k", "top_p", "seed"} & set(plain.identity())
     assert make_options(batch_size=3, workers=9).identity() == plain.identity()
     assert make_options(groups=1).identity() == plain.identity()
     different = [make_options(beam=3), make_options(n_best=2), make_options(groups=5), make_options(sample=True)]
@@ -216,6 +217,26 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
     identities = [plain.identity(), *(options.identity() for options in different)]
     assert all(one != two for number, one in enumerate(identities) for two in identities[:number])
     assert make_options(groups=2).search.beam == 6
+
+
+def test_a_python_call_is_typed_for_every_setting() -> None:
+    typed = get_type_hints(CaptionSettings)
+    assert typed.pop("sample") is bool
+    assert typed == {name: about.type | None for name, about in SETTINGS.items() if name not in ("n_best", "workers")}
+
+
+@pytest.mark.parametrize("name", settings_of(SearchConfig))
+def test_every_setting_reaches_the_search(name: str) -> None:
+    about = SETTINGS[name]
+    value = about.read("1" if about.most == 1 else "4")
+    options = make_options(
+        sample=about.method == "sample", **{name: value, **({"beam": 8} if name == "groups" else {})}
+    )
+    assert getattr(options.search, name) == value
+    assert about.default == getattr(SearchConfig(), name)
+    assert about.served is not None
+    assert about.allows(about.default)
+    assert about.served[0] <= about.default <= about.served[1]
 
 
 def test_many_threads_may_ask_at_once(model: Captioner, photos: list[Path]) -> None:

@@ -142,7 +142,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
     os.kill(child, number)
     assert forks.wait() == [130]
     message = forks.errors().splitlines()[-1]
-    assert message == "captioner: interrupted; what is done is kept, and the same command goes on from there"
+    assert message == "captioner: interrupted; finished work is kept, and the same command resumes"
     done = len(read(out / "captions.jsonl"))
     assert 0 < done < FEW - 3
     assert forks.run(command(out.name)) == [1]

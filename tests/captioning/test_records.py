@@ -110,7 +110,7 @@ def test_half_a_line_is_neither_read_nor_built_upon(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(to_line(record("a")) + line + to_line(record("b")))
-    with pytest.raises(ValueError, match=r"x.jsonl:2 is damaged: it is no record; remove that line to go on"):
+    with pytest.raises(ValueError, match=r"x.jsonl:2 is damaged: not a record; remove that line"):
         list(read_lines(path))
 
 
