@@ -113,6 +113,12 @@ class Caption:
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the image, and under the mouse where the model looked for a word."""
+        from captioner.figures.notebook import caption_html
+
+        return caption_html(self)
+
 
 def _round(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
-from captioner.captioning.captioner import Captioner, caption_images
+from captioner.captioning.captioner import Captioner, caption_sources
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
@@ -146,7 +146,7 @@ class _Run:
     def caption(self, sources: Iterable[Source]) -> None:
         """Caption what is not done, and record it."""
         started = time.monotonic()
-        results = caption_images(self.model, self._pending(sources), self.options)
+        results = caption_sources(self.model, self._pending(sources), self.options)
         for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
                 self.folder.add_caption(caption_record(result.name, result.captions, self.origin))

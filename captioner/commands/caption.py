@@ -168,13 +168,13 @@ class _Collection:
 def _print_table(
     options: argparse.Namespace, model: Captioner, collection: _Collection, captioning: CaptionOptions
 ) -> int:
-    from captioner.captioning.captioner import caption_images
+    from captioner.captioning.captioner import caption_sources
 
     started = time.monotonic()
     captioned = failed = 0
     # A terminal that shows the captions needs no bar.
     with _Screen(collection, quiet=options.quiet or sys.stdout.isatty()) as screen:
-        for result in caption_images(model, collection, captioning):
+        for result in caption_sources(model, collection, captioning):
             captioned += result.error is None
             failed += result.error is not None
             screen.show_error(result)

@@ -197,9 +197,9 @@ def _captions(
     model: Captioner, sources: Iterable[Source], text: str | None, captioning: CaptionOptions
 ) -> Iterator[Result]:
     if text is None:
-        from captioner.captioning.captioner import caption_images
+        from captioner.captioning.captioner import caption_sources
 
-        return caption_images(model, sources, captioning)
+        return caption_sources(model, sources, captioning)
     from captioner.captioning.teacher_forcing import force_images
 
     return force_images(model, sources, text)

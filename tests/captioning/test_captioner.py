@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,7 +23,7 @@ from PIL import Image
 
 import captioner
 from captioner.captioning.caption import Caption, Result
-from captioner.captioning.captioner import Captioner, caption_images, load
+from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
 from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
@@ -264,7 +266,7 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
         tmp_path / "none.tar",
         photos[2],
     ]
-    results = list(caption_images(model, find_sources(paths), make_options(batch_size=2)))
+    results = list(caption_sources(model, find_sources(paths), make_options(batch_size=2)))
     assert [result.source.name.removeprefix(f"{tmp_path}/") for result in results] == [
         str(photos[0]),
         "bad.jpg",
@@ -291,6 +293,46 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
     assert [caption.source for caption in found] == [photos[0], photos[1], None, photos[2]]
 
 
+def test_collections_from_python(model: Captioner, photos: list[Path], tmp_path: Path, lite0: Encoder) -> None:
+    (tmp_path / "some" / "more").mkdir(parents=True)
+    for number, place in enumerate(("some", "some", "some/more")):
+        (tmp_path / place / f"{number}.jpg").write_bytes(photos[number].read_bytes())
+    (tmp_path / "some" / "0.jpg").write_bytes(b"")
+    write_tar(tmp_path / "shard.tar", {"k.jpg": photos[3].read_bytes()})
+    some = tmp_path / "some"
+    assert [result.name for result in caption_images(some, model)] == [f"{some}/0.jpg", f"{some}/1.jpg"]
+    results = list(caption_images([f"{some}/*.jpg", tmp_path / "shard.tar", "gone.jpg"], model, n_best=2, beam=3))
+    assert [result.name.rpartition("/")[2] for result in results] == ["0.jpg", "1.jpg", "k.jpg", "gone.jpg"]
+    assert [len(result.captions) for result in results] == [0, 2, 2, 0]
+    assert [str(result.error) for result in results if result.error] == [
+        f"{some}/0.jpg: empty file",
+        "gone.jpg: no such file or directory",
+    ]
+    expected = model.caption(photos[1], n_best=2, beam=3)
+    assert_same(list(results[1].captions), expected)
+    folder = save_toy(tmp_path / "model", lite0)
+    named = list(caption_images(some, folder, recursive=True))
+    assert len(named) == 3
+    assert named[1].captions[0].words == model.caption(photos[1]).words
+    with pytest.raises(ValueError, match="beam is 0"):  # at once, not with the first result
+        caption_images(some, model, beam=0)
+    with pytest.raises(ValueError, match="model is 'unheard-of'"):
+        caption_images(some, "unheard-of")
+
+
+def test_a_model_shows_itself_and_can_be_pickled(model: Captioner, photos: list[Path], lite0: Encoder) -> None:
+    named = Captioner(make_toy(lite0), device="cpu", engine="torch", threads=1, name="toy")
+    assert repr(named) == "Captioner('toy', attention=soft, grid=2x2, device=cpu)"
+    assert repr(model) == f"Captioner({model.digest!r}, attention=soft, grid=2x2, device=cpu)"
+    again = pickle.loads(pickle.dumps(named))
+    assert (again.name, again.digest, again.encodes_in_torch) == ("toy", named.digest, True)
+    assert_same(again.caption(photos[:5]), named.caption(photos[:5]))
+    # Another process that has imported nothing gets the model with its work.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        (caption,) = pool.map(model.caption, photos[:1])
+    assert_same([caption], [model.caption(photos[0])])
+
+
 def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Path]) -> None:
     taken = 0
 
@@ -300,7 +342,7 @@ def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Pat
             taken += 1
             yield Source(f"{taken}", photos[0])
 
-    results = caption_images(model, endless(), make_options(batch_size=4))
+    results = caption_sources(model, endless(), make_options(batch_size=4))
     for number in range(1, 13):
         assert next(results).source.name == str(number)
     results.close()  # type: ignore[attr-defined]
@@ -352,7 +394,7 @@ def test_public_names_come_without_torch_until_they_are_used() -> None:
     script = """
 import sys, captioner
 assert not {"torch", "PIL", "numpy"} & set(sys.modules)
-assert {"load", "Captioner", "Caption", "ImageError", "__version__"} <= set(dir(captioner))
+assert {"load", "Captioner", "Caption", "caption_images", "ImageError", "__version__"} <= set(dir(captioner))
 assert "torch" not in sys.modules
 from captioner import ImageError
 assert issubclass(ImageError, ValueError) and "torch" not in sys.modules
@@ -368,6 +410,7 @@ except AttributeError as error:
     assert captioner.Captioner is Captioner
     assert captioner.Caption is Caption
     assert captioner.ImageError is ImageError
+    assert captioner.caption_images is caption_images
 
 
 def test_a_caption_draws_itself(model: Captioner, tmp_path: Path) -> None:
