@@ -140,7 +140,7 @@ WRONG_USAGE = [
     (f"caption {CAT} --device abacus", "device is 'abacus'; choose from auto, cpu"),
     ("overlay --out out", "name images"),
     (f"overlay {CAT}", "--out; see `captioner overlay --help`"),
-    (f"overlay {CAT} --out out --from x.jsonl", "--from draws what is recorded; it does not go with images"),
+    (f"overlay {CAT} --out out --from x.jsonl", "--from draws recorded captions; it does not go with images"),
     ("overlay --out out --from x.jsonl --diversity 0", "does not go with --diversity"),
     (f"overlay {CAT} --out out --kind grids", "kind is 'grids'; choose from grid"),
     (f"overlay {CAT} --out out --width 99", "width is 99.0"),

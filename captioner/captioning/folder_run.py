@@ -94,12 +94,12 @@ def caption_into(
 
 
 def _meet(meeting: Callable[[], Found]) -> Found:
-    """Return what comes of meeting the other processes; raise ValueError where one is no more."""
+    """Return what comes of meeting the other processes; raise ValueError where one was killed."""
     try:
         return meeting()
     except RuntimeError as error:
         first = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"another process has ended early; the same command resumes ({first})") from None
+        raise ValueError(f"another process ended early; run the same command again to resume ({first})") from None
 
 
 def _derive(out: Path, output: OutputOptions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(ValueError):
-    """Arguments that are wrong, or wrong together, whatever files there are: exit code 2."""
+    """Arguments that are wrong, alone or together, whatever files there are: exit code 2."""
 
 
 @contextmanager
@@ -52,7 +53,10 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], in
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Show the default of every option that has one, unless its help tells it in words."""
+    """Show the default of every option that has one, unless its help tells it in words, and break no name in two."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         told = "default:" in (action.help or "") or "the default" in (action.help or "")

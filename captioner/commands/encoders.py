@@ -47,7 +47,7 @@ def run_inspect(options: argparse.Namespace) -> int:
             options.out.mkdir(parents=True, exist_ok=True)
             draw_inspection(open_image(path), seen).savefig(options.out / name, dpi=150)
     if options.out:
-        say(f"the figures are in {options.out}/: the regions of each image, and the evidence for its class")
+        say(f"figures of the regions, and of the evidence for the class, are in {options.out}/")
     return int(failed)
 
 
@@ -72,7 +72,7 @@ def add_encoders(commands: Any) -> None:
 
 
 def run_encoders(_: argparse.Namespace) -> int:
-    """Print the names of encoders, one a line."""
+    """Print the names of encoders, one per line."""
     from captioner.model.encoders.backbones import names
 
     print("\n".join([*names(), "timm/NAME"]))

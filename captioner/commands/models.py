@@ -31,22 +31,22 @@ def run_models(options: argparse.Namespace) -> int:
 
 def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
     rows = [("model", "attention", "encoder", "words", "MB", "scored on", *COLUMNS.values())]
-    for own in models:
-        evaluation = own.evaluation or {"scores": {}, "protocol": None}
+    for model in models:
+        evaluation = model.evaluation or {"scores": {}, "protocol": None}
         protocol = evaluation["protocol"]
         rows.append(
             (
-                f"{own.name}{' *' if own.folder == default else ''}",
-                own.attention,
-                own.encoder,
-                f"{own.words:,}",
-                f"{own.size / 1e6:.1f}",
+                f"{model.name}{' *' if model.folder == default else ''}",
+                model.attention,
+                model.encoder,
+                f"{model.words:,}",
+                f"{model.size / 1e6:.1f}",
                 f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else ABSENT,
                 *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else ABSENT for key in COLUMNS),
             )
         )
     lines = Table(rows, wide=tuple(range(len(rows[0])))).to_text().split("\n")
-    return [*lines, "* the default"] if any(own.folder == default for own in models) else lines
+    return [*lines, "* the default"] if any(model.folder == default for model in models) else lines
 
 
 def add_export(commands: Any) -> None:

@@ -117,9 +117,9 @@ def _check(options: argparse.Namespace) -> None:
         given += [name for name in settings_of(SearchConfig) if getattr(options, name) is not None]
         if given:
             shown = "images" if given[0] == "paths" else f"--{given[0].replace('_', '-')}"
-            raise UsageError(f"--from draws what is recorded; it does not go with {shown}")
+            raise UsageError(f"--from draws recorded captions; it does not go with {shown}")
     elif not options.paths:
-        raise UsageError("name images, or a record of captions with --from")
+        raise UsageError("name images, or a file of recorded captions with --from")
     for name, compared in (("--model", options.model), ("--from", options.records)):
         if len(compared or ()) > 2:
             raise UsageError(f"{name} is given {len(compared)} times; at most two are compared")

@@ -91,11 +91,11 @@ def _number(field: bytes, base: int) -> int:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0")[0].strip() or b"0"
     if not digits.isdigit():
-        raise ArchiveError(f"damaged: {digits!r} is no size")
+        raise ArchiveError(f"damaged: {digits!r} is not a size")
     try:
         return int(digits, base)
     except ValueError:  # an 8 among octal digits, or thousands of digits
-        raise ArchiveError(f"damaged: {digits[:20]!r} is no size") from None
+        raise ArchiveError(f"damaged: {digits[:20]!r} is not a size") from None
 
 
 def _plain_name(header: bytes) -> bytes:

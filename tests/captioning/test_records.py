@@ -118,9 +118,10 @@ def test_a_record_of_another_origin_is_told_apart() -> None:
     own = record("a")
     assert ORIGIN.difference(own) is None
     assert ORIGIN.difference({**own, "attention": []}) is None
-    assert ORIGIN.difference({**own, "model": "f" * 16}) == f"by the model {'f' * 16}, not 0123456789abcdef"
+    assert ORIGIN.difference({**own, "model": "f" * 16}) == f"by another model ({'f' * 16}, not {ORIGIN.model})"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "beam": 3}}) == "with beam 3, not 5"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not None"
+    assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "unknown": False}}) is None  # of an earlier version
     assert ORIGIN.difference({**own, "search": None}) == "with method None, not beam"
     assert replace(ORIGIN, attention=True).difference(own) == "without attention"
 

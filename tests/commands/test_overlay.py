@@ -181,9 +181,9 @@ def test_an_html_page_alone(place: Path) -> None:
             "format svg is of kind grid, matrix, samples or compare, not words",
         ),
         (["photos", "--temperature", "2"], "temperature applies to sampling only"),
-        ([], "name images, or a record of captions with --from"),
-        (["photos", "--from", "x.jsonl"], "--from draws what is recorded; it does not go with images"),
-        (["--from", "x.jsonl"], "--from draws what is recorded; it does not go with --model"),
+        ([], "name images, or a file of recorded captions with --from"),
+        (["photos", "--from", "x.jsonl"], "--from draws recorded captions; it does not go with images"),
+        (["--from", "x.jsonl"], "--from draws recorded captions; it does not go with --model"),
         (["photos", "--width", "99"], "width is 99.0; it must be from 1 to 20 inches"),
     ],
 )

@@ -300,7 +300,7 @@ def test_what_it_cannot_do(folder: Path, capsys: pytest.CaptureFixture[str], mon
         port = str(taken.getsockname()[1])
         said = complaint(capsys, "--model", toy, "--port", port)
         assert said.startswith(f"captioner: cannot listen on port {port} of 127.0.0.1: ")
-        assert said.endswith("; choose others with --port and --host\n")
+        assert said.endswith("; choose another with --port or --host\n")
     assert "cannot listen on port 0 of nowhere.invalid" in complaint(
         capsys, "--model", toy, "--port", "0", "--host", "nowhere.invalid"
     )

@@ -95,11 +95,11 @@ ONE = header() + b"1".ljust(BLOCK, b"\0")
         (ONE + header()[:100], "truncated: it ends within the header at byte 1,024"),
         (ONE + header(size=HUGE), "truncated: the contents at byte 1,536 extend beyond its end"),
         (ONE + header(size=HUGE, kind=b"L"), "truncated: the contents at byte 1,536 extend beyond its end"),
-        (ONE + header(size=NEGATIVE) + END, "damaged: .* is no size"),
-        (ONE + header(size=b"-0000000001\0") + END, "damaged: .* is no size"),
-        (ONE + header(size=b"00000000009\0") + END, "damaged: .* is no size"),
-        (ONE + attributes(size="-512") + header() + END, "damaged: b'-512' is no size"),
-        (ONE + attributes(size="9" * 5000) + header() + END, "damaged: .* is no size"),
+        (ONE + header(size=NEGATIVE) + END, "damaged: .* is not a size"),
+        (ONE + header(size=b"-0000000001\0") + END, "damaged: .* is not a size"),
+        (ONE + header(size=b"00000000009\0") + END, "damaged: .* is not a size"),
+        (ONE + attributes(size="-512") + header() + END, "damaged: b'-512' is not a size"),
+        (ONE + attributes(size="9" * 5000) + header() + END, "damaged: .* is not a size"),
         (ONE + attributes(size="9" * 30) + header() + END, "truncated: the contents at byte 2,560 extend"),
         (
             ONE + header(size=b"%011o\0" % (MAX_HEADER + 1), kind=b"x") + bytes(2 * MAX_HEADER),
@@ -107,7 +107,7 @@ ONE = header() + b"1".ljust(BLOCK, b"\0")
         ),
         (header(b"pax", b"00000000005\0", b"x") + b"0 a=b".ljust(BLOCK, b"\0"), "damaged: attributes at byte 512"),
         (header(b"pax", b"00000000006\0", b"x") + b"99 a=b".ljust(BLOCK, b"\0"), "damaged: attributes at byte 512"),
-        (header(b"pax", b"00000000003\0", b"x") + b"-9 ".ljust(BLOCK, b"\0"), "damaged: b'-9' is no size"),
+        (header(b"pax", b"00000000003\0", b"x") + b"-9 ".ljust(BLOCK, b"\0"), "damaged: b'-9' is not a size"),
     ],
 )
 def test_damage_is_one_line(tmp_path: Path, data: bytes, message: str) -> None:

@@ -313,7 +313,7 @@ def test_paths_and_methods_there_are_not(client: TestClient) -> None:
     for name in ("..%2f..%2fetc%2fpasswd", "none.jpg", "%00"):
         assert client.get(f"/examples/{name}").status_code == 404
     wrong = client.get("/caption")
-    assert (wrong.status_code, wrong.json()) == (405, {"error": "GET does not go here"})
+    assert (wrong.status_code, wrong.json()) == (405, {"error": "GET is not allowed here"})
     assert wrong.headers["allow"] == "POST"
     assert client.post("/health").status_code == 405
 
@@ -506,7 +506,7 @@ def test_a_full_queue_says_so_and_cancelled_images_leave(
     assert queue.unanswered == 3
     again = queue.submit(stub, image, make_options())
     stub.preprocessing.go.set()
-    assert texts(again) == texts(futures[0])
+    assert {tuple(texts(future)) for future in (again, *futures[:3])} == {tuple(texts(again))}  # which may come last
     assert sum(stub.batches) == 4
 
 
