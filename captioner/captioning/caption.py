@@ -108,7 +108,7 @@ class Caption:
 
         `style`, `width` (inches) and `dpi` are those of `captioner.figures.word_grid.word_grid`.
         """
-        from captioner.figures.sheets import save_figure
+        from captioner.figures.drawing import save_figure
         from captioner.figures.word_grid import word_grid
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)

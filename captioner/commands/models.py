@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.commands.arguments import add_command
-from captioner.evaluation.text_tables import ABSENT, Table
+from captioner.evaluation.tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 
 COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}

@@ -26,8 +26,8 @@ from captioner import __version__
 from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import Origin, caption_record
+from captioner.figures.drawing import figure_bytes
 from captioner.figures.masks import STYLES
-from captioner.figures.sheets import figure_bytes
 from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, NotAnImageError, open_image
 from captioner.web import uploads

@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.holding import wait_until
 from helpers.toy_evaluation import COUNT, make_home, write_some
 from helpers.toy_judge import ToyJudge
 
@@ -24,21 +24,12 @@ from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 
 COMMAND = """
-import sys, time
-from helpers import toy_judge
+import sys
+from helpers import holding, toy_judge
 import captioner.evaluation.metrics.judge
-from captioner.captioning.output_folder import OutputFolder
-from captioner.cli import main
 
-add_caption = OutputFolder.add_caption
-
-def add_slowly(self, record):
-    add_caption(self, record)
-    time.sleep({seconds})
-
-OutputFolder.add_caption = add_slowly
 captioner.evaluation.metrics.judge.Judge = toy_judge.ToyJudge
-sys.exit(main(sys.argv[1:]))
+sys.exit(holding.main())
 """
 
 
@@ -283,11 +274,11 @@ def test_the_real_judge(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len((tmp_path / "out" / "images.jsonl").read_text().splitlines()) == COUNT
 
 
-def start(home: Path, out: Path, seconds: float = 0, **environment: str) -> subprocess.Popen[str]:
-    """Start a process that takes so long for an image."""
+def start(home: Path, out: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start the command as a process of its own."""
     command = ["evaluate", "one", "data", "--out", str(out), "--resamples", "60", "--batch-size", "1"]
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND.format(seconds=seconds), *command],
+        [sys.executable, "-c", COMMAND, *command],
         cwd=home,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
@@ -299,14 +290,11 @@ def start(home: Path, out: Path, seconds: float = 0, **environment: str) -> subp
 def test_killed_it_goes_on_and_ends_as_if_nothing_had_happened(place: Path, tmp_path: Path) -> None:
     assert evaluate("one", "data", "--out", str(tmp_path / "whole"), "--quiet") == 0
     out = tmp_path / "killed"
-    process = start(place, out, seconds=0.5)
+    process = start(place, out, HOLD="captioner.captioning.output_folder:OutputFolder.add_caption=3")
     record = out / "captions.jsonl"
-    deadline = time.monotonic() + 100
-    while not (record.exists() and record.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: record.exists() and record.stat().st_size > 0, lambda: process.poll() is None)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate()
     assert not (out / "metrics.json").exists()
     done = record.read_bytes().count(b"\n")
     assert 0 < done < COUNT
@@ -324,7 +312,7 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
         port = str(probe.getsockname()[1])
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [start(place, tmp_path / "both", RANK=str(rank), LOCAL_RANK=str(rank), **common) for rank in range(2)]
-    (table, told), (nothing, silence) = (process.communicate(timeout=100) for process in processes)
+    (table, told), (nothing, silence) = (process.communicate() for process in processes)
     assert [process.returncode for process in processes] == [0, 0], told + silence
     assert table == (tmp_path / "alone" / "comparison.txt").read_text()
     assert nothing == ""
