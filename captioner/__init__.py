@@ -1,7 +1,7 @@
 """Image captioning with visible attention, after Show, Attend and Tell (Xu et al., 2015).
 
 `load` returns a model, a `Captioner`, whose `caption` method returns a `Caption` for each image. An image that cannot
-be read raises `ImageError`, a ValueError.
+be read raises `ImageError`, a ValueError. `evaluate` scores models on a data set.
 
 The letters of every shape in this package:
     B images   N captions per image   L regions   D region features   T steps
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from captioner.captioning.caption import Caption as Caption
     from captioner.captioning.captioner import Captioner as Captioner
     from captioner.captioning.captioner import load as load
+    from captioner.evaluation.evaluate import evaluate as evaluate
     from captioner.images.opening import ImageError as ImageError
 
 __version__ = "0.2.0"
-__all__ = ["Caption", "Captioner", "ImageError", "load"]
+__all__ = ["Caption", "Captioner", "ImageError", "evaluate", "load"]
 
 # Found when they are asked for: torch takes seconds to import, and most commands can do without.
 _HOMES = {
     "Caption": "captioning.caption",
     "Captioner": "captioning.captioner",
     "ImageError": "images.opening",
+    "evaluate": "evaluation.evaluate",
     "load": "captioning.captioner",
 }
 

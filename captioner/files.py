@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -18,21 +19,39 @@ except ImportError:  # Windows: two runs in one folder are not kept apart there
 CAN_LOCK = fcntl is not None
 
 
-def write_whole(path: Path, contents: str | bytes) -> None:
-    """Write a file, text in UTF-8, so that it is there whole or not at all, whatever happens meanwhile."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+@contextlib.contextmanager
+def replacing(path: Path, *, unfinished: Path | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which takes the place of the one at `path` once it is whole.
+
+    Meanwhile it is `unfinished`, on the same disk, by default beside `path` and this process's own. Without `sync` it
+    is not waited for to be on disk, for files that are many and can be made again.
+    """
+    unfinished = unfinished or path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    unfinished.unlink(missing_ok=True)  # of a process that was killed
     try:
-        if isinstance(contents, str):
-            unfinished.write_text(contents, encoding="utf-8")
-        else:
-            unfinished.write_bytes(contents)
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
         unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def write_whole(path: Path, contents: str | bytes, *, unfinished: Path | None = None, sync: bool = True) -> None:
+    """Write a file, text in UTF-8, so that it is there whole or not at all; the rest is as for `replacing`."""
+    with replacing(path, unfinished=unfinished, sync=sync) as file:
+        file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `replacing` left in a folder when a process was killed; no process may be writing meanwhile."""
+    for path in folder.iterdir():
+        if re.fullmatch(r".+\.\d+\.unfinished", path.name):
+            path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

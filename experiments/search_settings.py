@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--length-powers", type=float, nargs="+", default=[0.0, 0.5, 0.7, 0.9, 1.1])
     options = parser.parse_args()
     checkpoint = load_checkpoint(find_model(options.model))
-    cache = open_cache(options.features, checkpoint)
+    cache = open_cache(options.features, checkpoint.encoder_identity)
     if cache is None:
         raise SystemExit(f"no regions of the model's encoder in {options.features}; fill it with `captioner features`")
     images = load_dataset(options.data, restval_to_train=options.restval_to_train).split(options.split)

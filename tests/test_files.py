@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from captioner.files import digest, sync_folder, write_whole
+from captioner.files import digest, remove_unfinished, replacing, sync_folder, write_whole
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +60,28 @@ def test_a_folder_is_synced_where_the_system_can(tmp_path: Path, monkeypatch: py
     fail_with(errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
         sync_folder(tmp_path)
+
+
+def test_a_file_is_replaced_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    write_whole(path, "old")
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+        assert len(list(tmp_path.iterdir())) == 2
+    assert path.read_bytes() == b"new"
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"%d" % (1 // 0))
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_no_hindrance_and_is_removed(tmp_path: Path) -> None:
+    path, aside = tmp_path / "record", tmp_path / "aside.unfinished"
+    aside.symlink_to(tmp_path / "elsewhere")  # which nothing is written through
+    write_whole(path, "whole", unfinished=aside, sync=False)
+    assert sorted(tmp_path.iterdir()) == [path]
+    for name in ("record.123.unfinished", "thesis.unfinished"):
+        (tmp_path / name).write_text("half")
+    remove_unfinished(tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["record", "thesis.unfinished"]

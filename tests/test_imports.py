@@ -31,7 +31,7 @@ LIGHT = [
         "model.config",
         "model.bundled",
     ),
-    *("captioning.caption", "captioning.options", "captioning.folder", "captioning.saved_captions"),
+    *("captioning.caption", "captioning.options", "captioning.output_folder", "captioning.records"),
     *("figures.word_grid", "figures.overlay_files", "evaluation.score_tables", "evaluation.analysis.grounding"),
     *("evaluation.metrics.judge", "training.recipe", "web.gallery"),
 ]

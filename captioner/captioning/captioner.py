@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from captioner.captioning.caption import Caption
+from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
-from captioner.files import printable
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.inputs import prepare_picture, to_source
@@ -41,15 +40,6 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of one image: its captions, the best first, or why there are none."""
-
-    source: Source
-    captions: tuple[Caption, ...] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True)
 class _Image(Generic[Item]):
     """One image on its way: what it was given as, the seed of its samples, and what it became or why it was refused."""
 
@@ -64,8 +54,9 @@ _Batch = list[_Image[Item]]
 class Captioner:
     """A trained model, ready to caption; it may be used from several threads at once.
 
-    `digest` tells the model from all others, `name` is what people call it, if anything, and `grid` the (rows, columns)
-    of its attention. `encodes_in_torch` tells whether torch runs the encoder, and not threads of ONNX Runtime's.
+    `digest` tells the model from all others, `encoder_identity` its encoder, `name` is what people call it, if
+    anything, and `grid` the (rows, columns) of its attention. `encodes_in_torch` tells
+    whether torch runs the encoder, and not threads of ONNX Runtime's.
     """
 
     def __init__(
@@ -85,6 +76,7 @@ class Captioner:
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest
+        self.encoder_identity = checkpoint.encoder_identity
         self.name = name
         self.vocabulary = checkpoint.vocabulary
         encoder = checkpoint.build_encoder(progress=progress)
@@ -210,18 +202,10 @@ def caption_images(
     items = ((source, options.image_seed(source.key)) for source in sources)
     for source, captions in _caption(model, items, prepare, options):
         if isinstance(captions, ImageError):
-            yield Result(source, error=_reason(source, str(captions)))
+            yield Result.failed(source, captions.reason)
         else:
             path = source.path if source.offset is None else None
             yield Result(source, tuple(replace(caption, source=path) for caption in captions))
-
-
-def _reason(source: Source, message: str) -> str:
-    """Return what an error says of an image, without its name."""
-    for name in (printable(source.name), printable(os.fspath(source.path)), "image"):  # the last is that of bytes
-        if message.startswith(f"{name}: "):
-            return message.removeprefix(f"{name}: ")
-    return message
 
 
 def _caption(

@@ -1,32 +1,21 @@
-"""Captioning a collection into a folder, by one process or several; interrupted at any moment, it can go on."""
+"""Captioning a collection into a folder, by one process or several; interrupted at any moment, it resumes."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result, caption_images
-from captioner.captioning.folder import CaptionFolder
-from captioner.captioning.options import CaptionOptions, Keeping
-from captioner.captioning.outputs import (
-    OVERLAYS,
-    make_parent,
-    tree_path,
-    write_beside,
-    write_coco,
-    write_csv,
-    write_sidecars,
-)
+from captioner.captioning.caption import Result
+from captioner.captioning.captioner import Captioner, caption_images
+from captioner.captioning.options import CaptionOptions, OutputOptions
+from captioner.captioning.output_folder import OutputFolder
+from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.images.finding import Source, is_in_share, name_key
-from captioner.images.opening import ImageError, open_image
 from captioner.processes import Processes
-from captioner.web.gallery import gallery_from_record
 
 Found = TypeVar("Found")
 
@@ -42,13 +31,27 @@ class Report:
     seconds: float
 
 
+class Pictures(Protocol):
+    """What is drawn of a folder's captions by rooms that can draw; captioning itself cannot."""
+
+    def is_drawn(self, source: Source) -> bool:
+        """Tell whether all that is drawn of one image is there."""
+
+    def draw(self, results: Iterator[Result]) -> Iterator[Result]:
+        """Draw each result and pass it on, in order; one that cannot be drawn has failed."""
+
+    def finish(self) -> None:
+        """Draw what is of all captions together, once the record is whole."""
+
+
 def caption_into(
     out: Path,
     model: Captioner,
     sources: Iterable[Source],
     options: CaptionOptions,
-    keeping: Keeping,
+    output: OutputOptions,
     *,
+    pictures: Pictures | None = None,
     processes: Processes | None = None,
     listen: Callable[[Result], None] = lambda result: None,
     progress: Callable[[int], None] = lambda done: None,
@@ -56,15 +59,16 @@ def caption_into(
     """Caption the images that the record in `out` does not hold yet, and bring what is derived from it up to date.
 
     Each of several processes gives the same sources, of which it takes its share, and the first puts together what
-    they have found. `listen` is told what came of each image that was tried, `progress` how many are done with.
-    Sources are looked for only once the folder is there.
+    they have found. `pictures` of an image are there before its record, which says that all is done. `listen` is told
+    what came of each image that was tried, `progress` how many are done with. Sources are looked for only once the
+    folder is there.
     """
     processes = processes or Processes()
-    with CaptionFolder(out, processes.rank, processes.count) as folder:
+    with OutputFolder(out, processes.rank, processes.count) as folder:
         if processes.is_first:
             folder.recover()
         _meet(processes.wait)
-        run = _Run(folder, model, options, keeping, listen, progress)
+        run = _Run(folder, model, options, output, pictures, listen, progress)
         folder.open_files()
         _meet(processes.wait)
         run.caption(sources)
@@ -74,9 +78,11 @@ def caption_into(
         if processes.is_first:
             failed = {key for outcome in outcomes for key in outcome.failed}
             folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
-            _derive(out, keeping, model.name)
+            _derive(out, output)
+            if pictures is not None:
+                pictures.finish()
         _meet(processes.wait)
-        if keeping.beside:
+        if output.beside:
             run.write_beside()
     return Report(
         outcomes[0].found,
@@ -92,16 +98,14 @@ def _meet(meeting: Callable[[], Found]) -> Found:
     try:
         return meeting()
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"another process has ended early; the same command goes on ({reason})") from None
+        first = next(iter(str(error).splitlines()), "")
+        raise ValueError(f"another process has ended early; the same command resumes ({first})") from None
 
 
-def _derive(out: Path, keeping: Keeping, model: str | None) -> None:
+def _derive(out: Path, output: OutputOptions) -> None:
     for format, write in (("csv", write_csv), ("coco", write_coco), ("txt", write_sidecars)):
-        if format in keeping.formats:
+        if format in output.formats:
             write(out)
-    if keeping.gallery and any(True for _ in read_lines(out / CAPTIONS)):
-        gallery_from_record(out, model=model)
 
 
 @dataclass(frozen=True)
@@ -121,36 +125,35 @@ class _Run:
 
     def __init__(
         self,
-        folder: CaptionFolder,
+        folder: OutputFolder,
         model: Captioner,
         options: CaptionOptions,
-        keeping: Keeping,
+        output: OutputOptions,
+        pictures: Pictures | None,
         listen: Callable[[Result], None],
         progress: Callable[[int], None],
     ) -> None:
-        self.folder, self.model, self.options, self.keeping = folder, model, options, keeping
-        self.listen, self.progress = listen, progress
-        self.origin = Origin(model.digest, options.identity(), keeping.attention)
-        self.known = folder.read_known(self.origin, keeping.existing)
+        self.folder, self.model, self.options, self.output = folder, model, options, output
+        self.pictures, self.listen, self.progress = pictures, listen, progress
+        self.origin = Origin(model.digest, options.identity(), output.attention)
+        self.known = folder.read_known(self.origin, output.existing)
         self.found = self.captioned = self.skipped = 0
         self.failed: list[bytes] = []
         self.files: set[bytes] = set()  # keys of the images that are files of their own
         self.anew = folder.repeated
         self.seconds = 0.0
-        if keeping.overlays:
-            (folder.path / OVERLAYS).mkdir(exist_ok=True)
 
     def caption(self, sources: Iterable[Source]) -> None:
-        """Caption what is not done, and keep it."""
+        """Caption what is not done, and record it."""
         started = time.monotonic()
-        for result in caption_images(self.model, self._pending(sources), self.options):
+        results = caption_images(self.model, self._pending(sources), self.options)
+        for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
-                result = self._keep(result)
-            if result.error is None:
+                self.folder.add_caption(caption_record(result.name, result.captions, self.origin))
                 self.captioned += 1
             else:
+                self.folder.add_error(error_record(result.name, result.error.reason))
                 self.failed.append(result.source.key)
-                self.folder.add_error(error_record(result.source.name, result.error))
             self.listen(result)
             self._advance()
         self.seconds = time.monotonic() - started
@@ -161,35 +164,14 @@ class _Run:
             key = source.key
             if not is_in_share(key, self.folder.rank, self.folder.count):
                 continue
-            if self.keeping.beside and source.offset is None:
+            if self.output.beside and source.offset is None:
                 self.files.add(key)
-            if self.known.get(key) and (not self.keeping.overlays or os.path.lexists(self._overlay(source))):
+            if self.known.get(key) and (self.pictures is None or self.pictures.is_drawn(source)):
                 self.skipped += 1
                 self._advance()
             else:
                 self.anew |= key in self.known
                 yield source
-
-    def _keep(self, result: Result) -> Result:
-        """Draw and record captions; return what came of it."""
-        if self.keeping.overlays:  # before the record, which says that all is done
-            try:
-                self._draw(result.source, result.captions[0])
-            except ImageError as error:
-                return Result(result.source, error=str(error))
-        self.folder.add_caption(caption_record(result.source.name, result.captions, self.origin))
-        return result
-
-    def _overlay(self, source: Source) -> Path:
-        return self.folder.path / OVERLAYS / tree_path(source.name, ".png")
-
-    def _draw(self, source: Source, caption: Caption) -> None:
-        from captioner.figures.sheets import save_figure
-        from captioner.figures.word_grid import word_grid
-
-        path = self._overlay(source)
-        make_parent(self.folder.path, path)
-        save_figure(word_grid(open_image(source.open()), caption), path)
 
     def _advance(self) -> None:
         self.progress(self.captioned + self.skipped + len(self.failed))
@@ -204,7 +186,7 @@ class _Run:
         for line in read_lines(self.folder.path / CAPTIONS):
             if name_key(line.name) in self.files:
                 try:
-                    write_beside(Path(line.name), line.record["text"], overwrite=self.keeping.existing == "overwrite")
+                    write_beside(Path(line.name), line.record["text"], overwrite=self.output.existing == "overwrite")
                 except OSError as error:
                     problems.append(error)
         if problems:

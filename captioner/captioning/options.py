@@ -109,20 +109,17 @@ def make_options(
 
 
 @dataclass(frozen=True)
-class Keeping:
+class OutputOptions:
     """What is kept of each image, in which formats, and what becomes of captions that are there already.
 
     `existing` is "skip" (they stay), "overwrite" (those of the images given are made anew) or "error" (nothing is
-    done). `attention` puts attention grids into the record, `overlays` draws word grids, `gallery` writes a page to
-    explore the captions, for which the record needs attention, `beside` writes a text file beside each image, the one
+    done). `attention` puts attention grids into the record, `beside` writes a text file beside each image, the one
     thing that lies outside the folder.
     """
 
     formats: tuple[str, ...] = ("jsonl",)
     existing: str = "skip"
     attention: bool = False
-    overlays: bool = False
-    gallery: bool = False
     beside: bool = False
 
     def __post_init__(self) -> None:
@@ -131,5 +128,3 @@ class Keeping:
                 raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
         if self.existing not in EXISTING:
             raise ValueError(f"existing is {self.existing!r}; choose from {', '.join(EXISTING)}")
-        if self.gallery and not self.attention:
-            raise ValueError("a gallery shows attention, which the record is to leave out; ask for both")

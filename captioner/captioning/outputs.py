@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from captioner.captioning.records import CAPTIONS, Record, read_lines, record_name, refuse_link, replacing
+from captioner.captioning.records import CAPTIONS, Record, read_lines, record_name, refuse_link
+from captioner.files import replacing, write_whole
 
 FORMATS = ("jsonl", "txt", "csv", "coco")
-CSV, COCO, SIDECARS, OVERLAYS = "captions.csv", "captions-coco.json", "txt", "overlays"
+CSV, COCO, SIDECARS = "captions.csv", "captions-coco.json", "txt"
 COLUMNS = ("file_name", "text", "log_prob")
 
 _MAX_PART = 220  # bytes of a file's or folder's name; 255 are allowed, but a file being written has a longer one
@@ -125,22 +126,16 @@ def write_sidecars(out: Path) -> None:
             if not path.is_symlink() and path.read_bytes() == text:
                 continue
         make_parent(out, path)
-        _put(path, text, out / "sidecar.unfinished")
+        # There are as many as images, and the record makes them anew: no need to wait for the disk each time.
+        write_whole(path, text, unfinished=out / "sidecar.unfinished", sync=False)
 
 
 def write_beside(image: Path, text: str, *, overwrite: bool) -> None:
     """Write a caption beside its image, unless there is such a file that must not be overwritten."""
     path = image.with_name(f"{image.name}.txt")
     if overwrite or not os.path.lexists(path):
-        _put(path, f"{text}\n".encode(), path.with_name(f".captioner-{os.getpid()}.unfinished"))
-
-
-def _put(path: Path, contents: bytes, unfinished: Path) -> None:
-    # Not waited for to be on disk, as in `write_whole`: there are as many as images, and the record makes them anew.
-    unfinished.unlink(missing_ok=True)  # of a run that was killed
-    with unfinished.open("xb") as file:
-        file.write(contents)
-    unfinished.replace(path)
+        unfinished = path.with_name(f".captioner-{os.getpid()}.unfinished")
+        write_whole(path, f"{text}\n", unfinished=unfinished, sync=False)
 
 
 def _records(out: Path) -> Iterator[Record]:

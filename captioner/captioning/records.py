@@ -10,19 +10,20 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import numpy as np
 
 from captioner.captioning.caption import Caption
-from captioner.images.finding import name_key
+from captioner.files import replacing
+from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
 
 Record = dict[str, Any]
 CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"
 SYNC_SECONDS = 1.0
-DIGITS = 6  # significant ones of probabilities
-GRID_DECIMALS = 5  # of attention weights: a grid's sum stays right to a thousandth
 # JSON may hold these as they are, but many programs take them for ends of lines.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
@@ -49,30 +50,12 @@ class Origin:
 
 def caption_record(name: str, captions: Sequence[Caption], origin: Origin) -> Record:
     """Return the record of an image's captions, the best first; the others are its `alternatives`."""
-    best, *others = captions
-    record = {**_name_fields(name), **_caption_fields(best, origin.attention)}
-    if others:
-        record["alternatives"] = [_caption_fields(other, origin.attention) for other in others]
-    if origin.attention:
-        record["geometry"] = asdict(best.geometry)
-    return {**record, "model": origin.model, "search": origin.search}
-
-
-def _caption_fields(caption: Caption, attention: bool) -> Record:
-    fields: Record = {
-        "text": caption.text,
-        "words": list(caption.words),
-        "probabilities": [_round(value) for value in caption.probabilities.tolist()],
-        "log_prob": _round(caption.log_prob),
-    }
-    if attention:
-        fields["attention"] = caption.attention.astype(float).round(GRID_DECIMALS).tolist()
-        fields["beta"] = [_round(value) for value in caption.beta.tolist()]
-    return fields
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    best, *others = (caption.to_dict(attention=origin.attention) for caption in captions)
+    geometry = {"geometry": best.pop("geometry")} if origin.attention else {}
+    record = {**_name_fields(name), **best}
+    if others:  # of the same image, and so of the same geometry
+        record["alternatives"] = [{key: other[key] for key in best} for other in others]
+    return {**record, **geometry, "model": origin.model, "search": origin.search}
 
 
 def error_record(name: str, reason: str) -> Record:
@@ -202,17 +185,56 @@ def gather_records(
             output.write(opened[number].read(length))
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write, which takes the place of the one at `path` once it is whole and on disk."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.unlink(missing_ok=True)  # of a run that was killed
+def recorded_captions(record: Record, source: Path | None = None) -> list[Caption]:
+    """Return the captions of an image that a record made with attention holds, the best first.
+
+    `source` is the image, where it is known. Raises ValueError where the record lacks what is needed to draw them.
+    """
+    if "attention" not in record or "geometry" not in record:
+        raise ValueError("the record holds no attention; make it with `captioner caption --attention`")
     try:
-        with unfinished.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+        alternatives = ({**other, "geometry": record["geometry"]} for other in record.get("alternatives", ()))
+        found = [Caption.from_dict(values, source) for values in (record, *alternatives)]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the record is damaged: {type(error).__name__}: {error}") from None
+    return share_grid(found)
+
+
+def share_grid(captions: Sequence[Caption]) -> list[Caption]:
+    """Return captions of one model, those without words with the grid of the others, which their records do not tell.
+
+    Where none has words, all stay as they are.
+    """
+    grid = next((caption.attention.shape[1:] for caption in captions if caption.words), None)
+    if grid is None:
+        return list(captions)
+    none = np.zeros((0, *grid), dtype=np.float32)  # (0, rows, columns)
+    return [caption if caption.words else replace(caption, attention=none) for caption in captions]
+
+
+def recorded_images(path: Path) -> Iterator[tuple[Source, Record]]:
+    """Yield the images of a record and their lines, of several of an image the last, in the order of the file.
+
+    Images are looked for under their names, which are paths as they were given: relative ones from the current folder.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is no file of records, such as captions.jsonl")
+    last = {name_key(line.name): line.offset for line in read_lines(path)}
+    archives: dict[str, dict[str, Source]] = {}
+    for line in read_lines(path):
+        if last[name_key(line.name)] == line.offset:
+            yield _find(line.name, archives), line.record
+
+
+def _find(name: str, archives: dict[str, dict[str, Source]]) -> Source:
+    """Return the image of a name, a file or a member of an archive, of which each is listed once."""
+    path = Path(name)
+    if path.exists():
+        return Source(name, path)
+    archive = next((each for each in path.parents if each.suffix.lower() == ARCHIVE and each.is_file()), None)
+    if archive is None:
+        return Source(name, path)  # opening it says that it is not there
+    key = archive.as_posix()
+    if key not in archives:
+        archives[key] = {source.name: source for source in find_sources([archive])}
+    return archives[key].get(name, Source(name, archive, problem="not in the archive"))

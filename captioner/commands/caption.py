@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.captioning.options import EXISTING, CaptionOptions, Keeping
-from captioner.captioning.outputs import FORMATS, OVERLAYS
-from captioner.captioning.records import CAPTIONS
+from captioner.captioning.options import EXISTING, CaptionOptions, OutputOptions
+from captioner.captioning.outputs import FORMATS
+from captioner.captioning.records import CAPTIONS, read_lines
 from captioner.commands.arguments import (
     add_command,
     complain,
@@ -26,13 +26,16 @@ from captioner.commands.arguments import (
     search_beside_encoding,
 )
 from captioner.commands.search_arguments import add_search_arguments, read_search
+from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
-    from captioner.captioning.captioner import Captioner, Result
+    from captioner.captioning.caption import Result
+    from captioner.captioning.captioner import Captioner
 
+OVERLAYS = "overlays"  # the folder of overlays in --out
 LIST = "-"  # the path that stands for a list on standard input
 
 
@@ -87,15 +90,13 @@ def run_caption(options: argparse.Namespace) -> int:
     if options.seed is not None and not options.sample:
         raise ValueError("seed goes with sample only")
     captioning = read_search(options, n_best=options.n_best, workers=options.workers)
-    keeping = Keeping(
+    output = OutputOptions(
         options.format,
         options.existing,
         attention=options.attention or options.gallery,
-        overlays=options.overlays,
-        gallery=options.gallery,
         beside=options.beside,
     )
-    _check_output(options, keeping)
+    _check_output(options, output)
     folder = find_model(options.model)
     collection = _Collection(options)
     from captioner.captioning.captioner import load
@@ -107,11 +108,11 @@ def run_caption(options: argparse.Namespace) -> int:
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
-        return _fill_folder(options, model, collection, captioning, keeping)
+        return _fill_folder(options, model, collection, captioning, output)
     return _print_table(options, model, collection, captioning)
 
 
-def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
+def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
     """Raise ValueError where what is asked for needs a folder, or cannot be shared."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and LIST in options.paths:
@@ -121,12 +122,12 @@ def _check_output(options: argparse.Namespace, keeping: Keeping) -> None:
     if several:
         raise ValueError("several processes need --out DIR to put their captions together")
     wanted = {
-        "--format": keeping.formats != ("jsonl",),
-        "--existing": keeping.existing != "skip",
+        "--format": output.formats != ("jsonl",),
+        "--existing": output.existing != "skip",
         "--attention": options.attention,
-        "--overlays": keeping.overlays,
-        "--gallery": keeping.gallery,
-        "--beside": keeping.beside,
+        "--overlays": options.overlays,
+        "--gallery": options.gallery,
+        "--beside": output.beside,
     }
     if name := next((name for name, given in wanted.items() if given), None):
         raise ValueError(f"{name} needs --out DIR, the folder of the record")
@@ -170,7 +171,7 @@ def _print_table(
             failed += result.error is not None
             screen.show_error(result)
             for caption in result.captions:
-                screen.write(_print, f"{printable(result.source.name)}\t{printable(caption.text)}")
+                screen.write(_print, f"{printable(result.name)}\t{printable(caption.text)}")
             screen.progress(captioned + failed)
     collection.check_found(captioned + failed)
     if not options.quiet:
@@ -183,7 +184,7 @@ def _fill_folder(
     model: Captioner,
     collection: _Collection,
     captioning: CaptionOptions,
-    keeping: Keeping,
+    output: OutputOptions,
 ) -> int:
     from captioner.captioning.folder_run import caption_into
     from captioner.processes import joined_processes
@@ -196,7 +197,8 @@ def _fill_folder(
                 model,
                 collection,
                 captioning,
-                keeping,
+                output,
+                pictures=_Pictures(options, model.name),
                 processes=processes,
                 listen=screen.show_error,
                 progress=screen.progress,
@@ -209,6 +211,32 @@ def _fill_folder(
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return int(report.failed > 0)
+
+
+class _Pictures:
+    """What the arguments ask to be drawn: an overlay of each image, a gallery of them all."""
+
+    def __init__(self, options: argparse.Namespace, model: str | None) -> None:
+        self.out, self.model, self.overlays, self.gallery = options.out, model, options.overlays, options.gallery
+        self.options = OverlayOptions(folder=OVERLAYS)
+
+    def is_drawn(self, source: Source) -> bool:
+        """Tell whether an image has its overlay, where it is to have one."""
+        return not self.overlays or os.path.lexists(overlay_path(self.out, source.name, "grid", self.options))
+
+    def draw(self, results: Iterator[Result]) -> Iterator[Result]:
+        """Draw overlays, and pass the results on."""
+        if not self.overlays:
+            return results
+        (self.out / OVERLAYS).mkdir(exist_ok=True)  # which is left out of the images from now on
+        return draw_overlays(results, self.out, self.options)
+
+    def finish(self) -> None:
+        """Write the gallery of all captions in the record."""
+        if self.gallery and any(True for _ in read_lines(self.out / CAPTIONS)):
+            from captioner.web.gallery import gallery_from_record
+
+            gallery_from_record(self.out, model=self.model)
 
 
 def _print(line: str) -> None:
@@ -244,7 +272,7 @@ class _Screen:
     def show_error(self, result: Result) -> None:
         """Name an image that failed, and why."""
         if result.error is not None:
-            self.write(complain, f"{printable(result.source.name)}: {result.error}")
+            self.write(complain, str(result.error))
 
     def write(self, write: Callable[[str], None], line: str) -> None:
         """Write a line, above the bar."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.captioning.options import EXISTING, CaptionOptions
+from captioner.captioning.options import EXISTING, CaptionSettings
 from captioner.commands.arguments import (
     add_command,
     add_reading_arguments,
@@ -21,15 +21,11 @@ from captioner.commands.arguments import (
 )
 from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
-from captioner.files import printable
 from captioner.model.bundled import find_model
 
 if TYPE_CHECKING:
-    from captioner.captioning.captioner import Result
-    from captioner.evaluation.evaluator import EvaluationSplit
-    from captioner.evaluation.score_tables import Comparison
-    from captioner.evaluation.submissions import Submission, System
-    from captioner.processes import Processes
+    from captioner.captioning.caption import Result
+    from captioner.captioning.captioner import Captioner
 
 
 def add_evaluate(commands: Any) -> None:
@@ -63,141 +59,87 @@ def add_evaluate(commands: Any) -> None:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Caption, score, print a table and write everything into a folder."""
+    """Evaluate and print the table; the files are written into a folder."""
+    read_search(options)  # refuses a setting before torch has loaded
+    *names, data = options.paths
+    folders = [find_model(name) for name in names]
     from captioner.datasets.dataset import load_dataset
-    from captioner.evaluation.evaluator import take_split
-    from captioner.evaluation.submissions import captioned_by_all, name_systems, read_submission
+    from captioner.evaluation.evaluate import evaluate
+    from captioner.processes import joined_processes
 
-    captioning = read_search(options)
-    *models, data = options.paths
-    systems = name_systems([find_model(model) for model in models], options.results or [], options.out)
-    if not systems and not options.human:
-        raise ValueError("there is nothing to evaluate; name a model before the data set, or --results, or --human")
-    if options.report is not None and options.report.exists() and not options.report.is_dir():
-        raise ValueError(f"{options.report} is not a folder; name one for the report")
-    dataset = load_dataset(data, options.format, restval_to_train=options.restval_to_train, tolerance=options.tolerance)
-    split = take_split(dataset, options.split, options.limit)
-    submissions = [read_submission(own, split) for own in systems if own.results is not None]
-    if models:
-        found = _caption_all([own for own in systems if own.model is not None], split, captioning, options)
-        if found is None:
-            return 0  # what has failed is the first process's to tell: torchrun would end it amid its work
-        submissions = [*found, *submissions]
-    split = captioned_by_all(split, submissions)
-    comparison = _compare(submissions, split, options, captioning.identity() if models else None)
-    _tell(comparison, systems, split.root, options)
-    return int(bool(split.left_out))
+    with joined_processes() as processes, _Shown(quiet=options.quiet or not processes.is_first) as shown:
+        comparison = evaluate(
+            [_load(folder, options) for folder in folders],
+            load_dataset(data, options.format, restval_to_train=options.restval_to_train, tolerance=options.tolerance),
+            options.split,
+            options.out,
+            results=options.results or [],
+            human=options.human,
+            report=options.report,
+            features=options.features,
+            limit=options.limit,
+            existing=options.existing,
+            resamples=options.resamples,
+            workers=own_cores(),
+            processes=processes,
+            progress=shown.progress,
+            listen=_complain_of,
+            note=shown.note,
+            **_search_settings(options),
+        )
+    if not processes.is_first:
+        return 0  # what has failed is the first process's to tell: torchrun would end it amid its work
+    if comparison.missing:
+        complain(comparison.missing)
+    print(comparison.to_text(), end="")
+    return int(bool(comparison.protocol.left_out))
 
 
-def _caption_all(
-    systems: Sequence[System], split: EvaluationSplit, captioning: CaptionOptions, options: argparse.Namespace
-) -> list[Submission] | None:
-    """Caption the split with each model; return the captions, None in all processes but the first."""
-    from captioner.evaluation.split_captions import read_captions
-    from captioner.evaluation.submissions import Submission
-    from captioner.processes import choose_own_device, joined_processes
+def _search_settings(options: argparse.Namespace) -> CaptionSettings:
+    given = {name: getattr(options, name) for name in CaptionSettings.__annotations__}
+    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
+
+
+def _load(folder: Path, options: argparse.Namespace) -> Captioner:
+    from captioner.captioning.captioner import load
+    from captioner.processes import choose_own_device
 
     device = choose_own_device(options.device)
-    with joined_processes() as processes:
-        about = [_caption_one(own, split, captioning, options, device, processes) for own in systems]
-    if not processes.is_first:
-        return None
-    submissions = []
-    for system, own in zip(systems, about, strict=True):
-        captions = read_captions(system.folder, split.images)
-        texts = {name: caption.text for name, caption in captions.items()}
-        submissions.append(Submission(system, texts, own, captions))
-    return submissions
-
-
-def _caption_one(
-    system: System,
-    split: EvaluationSplit,
-    captioning: CaptionOptions,
-    options: argparse.Namespace,
-    device: str,
-    processes: Processes,
-) -> dict[str, Any]:
-    """Caption the split with a model into its folder, and return what names the model."""
-    from captioner.evaluation.split_captions import SplitCaptioner, caption_split, open_cache
-    from captioner.evaluation.submissions import describe_model
-    from captioner.model.checkpoint import load_checkpoint
-
-    assert system.model is not None
-    checkpoint = load_checkpoint(system.model)
-    cache = open_cache(options.features, checkpoint) if options.features else None
-    quiet = options.quiet or not processes.is_first
-    if options.features and cache is None and not quiet:
-        say(f"{system.name}: no regions of its encoder in {options.features}; images are encoded")
-    threads = own_cores()
-    model = SplitCaptioner(checkpoint, split.images, cache, device=device, threads=threads, progress=not options.quiet)
+    model = load(folder, device=device, threads=own_cores(), progress=not options.quiet)
     search_beside_encoding(model)
-    with progress_bar(f"{system.name}: captions", quiet=quiet) as progress:
-        report = caption_split(
-            system.folder,
-            model,
-            split.images,
-            replace(captioning, workers=threads),
-            split.identity(),
-            existing=options.existing,
-            processes=processes,
-            listen=_complain_of,
-            progress=progress,
-        )
-    if not quiet:
-        rate = f" ({report.captioned / report.seconds:.1f} a second)" if report.captioned else ""
-        say(f"{system.name}: {report.captioned:,} captioned{rate}, {report.skipped:,} there, {report.failed:,} failed")
-    return describe_model(checkpoint.digest, checkpoint.encoder_identity)
+    return model
+
+
+class _Shown:
+    """What an evaluation tells, on stderr: a progress bar for each model, and notes between them."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.name = ""
+        self.bar: Callable[[int, int], None] | None = None
+        self.open = ExitStack()
+
+    def progress(self, name: str, done: int, total: int) -> None:
+        """Show how many of how many images a model has captioned."""
+        if self.bar is None or name != self.name:
+            self.open.close()
+            self.name, self.bar = name, self.open.enter_context(progress_bar(f"{name}: captions", quiet=self.quiet))
+        self.bar(done, total)
+
+    def note(self, message: str) -> None:
+        """Say something, below what was shown so far."""
+        self.open.close()
+        self.bar = None
+        if not self.quiet:
+            say(message)
+
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.close()
 
 
 def _complain_of(result: Result) -> None:
     if result.error is not None:
-        complain(f"{printable(result.source.name)}: {result.error}")
-
-
-def _compare(
-    submissions: Sequence[Submission],
-    split: EvaluationSplit,
-    options: argparse.Namespace,
-    search: dict[str, Any] | None,
-) -> Comparison:
-    """Score captions, each system's and people's."""
-    from captioner.evaluation.evaluator import Evaluator
-    from captioner.evaluation.metrics.judge import Judge
-    from captioner.evaluation.score_tables import Comparison, find_paper_rows
-
-    with Judge() as judge:
-        judge.start()
-        evaluator = Evaluator(judge, split, resamples=options.resamples, seed=options.seed)
-        evaluations = []
-        for own in submissions:
-            if not options.quiet:
-                say(f"{own.system.name}: scoring {len(split.images):,} captions")
-            evaluations.append(own.evaluate(evaluator))
-        if options.human and not options.quiet:
-            say("humans: scoring references against each other")
-        humans = evaluator.evaluate_humans() if options.human else None
-        paper = find_paper_rows(split.data, split.format, split.split, len(split.images))
-        return Comparison(evaluator.protocol(search), tuple(evaluations), humans, paper, judge.missing)
-
-
-def _tell(comparison: Comparison, systems: Sequence[System], root: Path, options: argparse.Namespace) -> None:
-    """Print the table, and write all files."""
-    from captioner.evaluation.analysis.analysis import analyse, write_analysis
-    from captioner.evaluation.score_tables import write_comparison, write_evaluation
-
-    if comparison.missing:
-        complain(comparison.missing)
-    folders = {own.name: own.folder for own in systems}
-    for evaluation in comparison.evaluations:
-        write_evaluation(folders[evaluation.name], evaluation, comparison)
-    analysis = analyse(comparison, root)
-    write_analysis(options.out, folders, analysis)
-    write_comparison(options.out, comparison)
-    print(comparison.to_text(), end="")
-    if options.report is not None:
-        from captioner.evaluation.report.report import write_report  # matplotlib, which only a report needs
-
-        path = write_report(options.report, comparison, analysis)
-        if not options.quiet:
-            say(f"report: {path}")
+        complain(result.error)

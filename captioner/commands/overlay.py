@@ -6,33 +6,22 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.captioning.caption import Caption
+from captioner.captioning.caption import Result
 from captioner.captioning.options import CaptionOptions
+from captioner.captioning.records import CAPTIONS
 from captioner.commands.arguments import add_command, complain, positive, progress_bar
 from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.figures.masks import STYLES
-from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, write_overlays
+from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources
-from captioner.images.opening import open_image
-from captioner.model.bundled import find_model
-from captioner.threads import map_ahead
+from captioner.model.bundled import distinct_names, find_model, model_name
 
 if TYPE_CHECKING:
-    from captioner.captioning.captioner import Captioner, Result
-
-
-@dataclass(frozen=True)
-class _Item:
-    """One image, and its captions by one or two models, or why there are none."""
-
-    source: Source
-    captions: tuple[Caption, ...] = ()
-    error: str | None = None
+    from captioner.captioning.captioner import Captioner
 
 
 def add_overlay(commands: Any) -> None:
@@ -98,15 +87,15 @@ def run_overlay(options: argparse.Namespace) -> int:
     _check(options)
     captioning = read_search(options)
     drawing = _drawing(options)
-    items, total = _from_records(options) if options.records else _from_models(options, captioning)
+    results, total = _from_records(options) if options.records else _from_models(options, captioning)
     options.out.mkdir(parents=True, exist_ok=True)
-    work = _Drawing(options, drawing)
-    drawn = work.draw(items, total)
+    work = _Work(options, drawing)
+    drawn = work.watch(draw_overlays(results, options.out, drawing), total)
     if options.html:
         from captioner.web.gallery import GALLERY, GalleryEntry, write_gallery
 
         labels = drawing.names if len(drawing.names) > 1 else ()
-        entries = (GalleryEntry(item.source.name, item.captions, item.source, labels) for item in drawn)
+        entries = (GalleryEntry(result.name, result.captions, result.source, labels) for result in drawn)
         write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
     else:
         deque(drawn, maxlen=0)
@@ -142,37 +131,35 @@ def _drawing(options: argparse.Namespace) -> OverlayOptions:
         options.dpi,
         options.samples,
         options.seed,
-        _distinct([str(each) for each in named]),
+        distinct_names([model_name(find_model(name)) for name in options.models or ()] or _record_names(options)),
     )
 
 
-def _distinct(names: list[str]) -> tuple[str, ...]:
-    """Return the last parts of paths, as many as tell them apart."""
-    parts = [[part for part in Path(name).parts if part not in ("best", "captions.jsonl")] or [name] for name in names]
-    short = [each[-1] for each in parts]
-    return tuple(short if len(set(short)) == len(short) else names)
+def _record_names(options: argparse.Namespace) -> list[str]:
+    """Return what to call files of captions: what everybody's are called says nothing, but their folder's name does."""
+    return [path.resolve().parent.name if path.name == CAPTIONS else path.stem for path in options.records or ()]
 
 
-def _from_records(options: argparse.Namespace) -> tuple[Iterator[_Item], int]:
-    from captioner.captioning.saved_captions import read_recorded, recorded_captions
+def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
+    from captioner.captioning.records import recorded_captions, recorded_images
 
     first, *others = options.records
-    second = {source.key: record for other in others for source, record in read_recorded(other)}
+    second = {source.key: record for other in others for source, record in recorded_images(other)}
 
-    def read() -> Iterator[_Item]:
-        for source, record in read_recorded(first):
+    def read() -> Iterator[Result]:
+        for source, record in recorded_images(first):
             try:
                 if others and source.key not in second:
                     raise ValueError(f"not in {others[0]}")
                 lines = (record, second[source.key]) if others else (record,)
-                yield _Item(source, tuple(recorded_captions(line)[0] for line in lines))
+                yield Result(source, tuple(recorded_captions(line)[0] for line in lines))
             except ValueError as error:
-                yield _Item(source, error=str(error))
+                yield Result.failed(source, str(error))
 
-    return read(), sum(1 for _ in read_recorded(first))
+    return read(), sum(1 for _ in recorded_images(first))
 
 
-def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[_Item], int]:
+def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
     folders = [find_model(name) for name in options.models or [None]]
     found = find_sources(expand_patterns(options.paths), recursive=options.recursive, leave_out=options.out)
     sources = list(found)
@@ -183,17 +170,17 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
 
     models = [load(folder, device=options.device, progress=not options.quiet) for folder in folders]
     if options.caption is not None:
-        _name_unknown(options, models)
+        _name_unknown(options.caption, models)
     results = zip(*(_captions(model, sources, options.caption, captioning) for model in models), strict=True)
     return map(_join, results), len(sources)
 
 
-def _name_unknown(options: argparse.Namespace, models: list[Captioner]) -> None:
-    from captioner.captioning.given_text import unknown_words
+def _name_unknown(text: str, models: list[Captioner]) -> None:
+    from captioner.captioning.teacher_forcing import unknown_words
 
-    for name, model in zip(options.models or ["the model"], models, strict=True):
-        if unknown := unknown_words(model.vocabulary, options.caption):
-            complain(f"{name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
+    for model in models:
+        if unknown := unknown_words(model.vocabulary, text):
+            complain(f"{model.name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
 
 
 def _captions(
@@ -203,17 +190,18 @@ def _captions(
         from captioner.captioning.captioner import caption_images
 
         return caption_images(model, sources, captioning)
-    from captioner.captioning.given_text import force_images
+    from captioner.captioning.teacher_forcing import force_images
 
     return force_images(model, sources, text)
 
 
-def _join(results: tuple[Result, ...]) -> _Item:
+def _join(results: tuple[Result, ...]) -> Result:
+    """Return the best caption of each model as those of one image."""
     error = next((result.error for result in results if result.error is not None), None)
-    return _Item(results[0].source, tuple(caption for each in results for caption in each.captions[:1]), error)
+    return Result(results[0].source, tuple(caption for each in results for caption in each.captions[:1]), error)
 
 
-class _Drawing:
+class _Work:
     """What was drawn, and what was not."""
 
     def __init__(self, options: argparse.Namespace, drawing: OverlayOptions) -> None:
@@ -221,31 +209,16 @@ class _Drawing:
         self.drawn = self.failed = 0
         self.started = time.monotonic()
 
-    def draw(self, items: Iterator[_Item], total: int) -> Iterator[_Item]:
-        """Yield the images that were drawn, in order; name those that cannot be, and go on."""
-        from captioner.threads import available_cores
-
-        cores = available_cores()
+    def watch(self, results: Iterator[Result], total: int) -> Iterator[Result]:
+        """Yield the images that were drawn, in order; name the others."""
         with progress_bar("figures", quiet=self.options.quiet) as show:
-            for item in map_ahead(self._draw, items, workers=cores, ahead=2 * cores, name="draw"):
-                self.drawn, self.failed = self.drawn + (item.error is None), self.failed + (item.error is not None)
+            for result in results:
+                self.drawn, self.failed = self.drawn + (result.error is None), self.failed + (result.error is not None)
                 show(self.drawn + self.failed, total)
-                if item.error is None:
-                    yield item
+                if result.error is None:
+                    yield result
                 else:
-                    name = printable(item.source.name)
-                    reason = item.error.removeprefix(f"{name}: ").removeprefix("image: ")  # the last is that of bytes
-                    complain(f"{name}: {reason}")
-
-    def _draw(self, item: _Item) -> _Item:
-        if item.error is not None:
-            return item
-        try:
-            image = open_image(item.source.open())
-            write_overlays(self.options.out, item.source.name, image, item.captions, self.drawing)
-        except ValueError as error:  # also of an image that has changed since
-            return replace(item, error=str(error))
-        return item
+                    complain(result.error)
 
     def summary(self) -> str:
         """Return what was done in one line."""

@@ -44,10 +44,10 @@ def run_serve(options: argparse.Namespace) -> int:
         raise ValueError(f"serving needs {' and '.join(missing)}: pip install 'captioner[serve]'")
     for model in options.model or [None]:
         find_model(model)  # a wrong name is known before torch is
+    from captioner.web.app import make_app
     from captioner.web.guard import is_loopback
-    from captioner.web.models import find_examples, load_models
+    from captioner.web.served_models import find_examples, load_models
     from captioner.web.server import address, listen, make_server
-    from captioner.web.serving import make_app
 
     examples = find_examples(options.examples or EXAMPLES)
     if options.examples and not examples:

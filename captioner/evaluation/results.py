@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.captioning.records import replacing, to_line
+from captioner.captioning.records import to_line
 from captioner.datasets.annotations import is_text, read_json, shown
 from captioner.datasets.dataset import CaptionedImage
-from captioner.files import write_whole
+from captioner.files import replacing, write_whole
 
 LISTED = 5  # ids that a message names
 RESULTS, IMAGES, IMAGES_CSV = "captions.json", "images.jsonl", "images.csv"

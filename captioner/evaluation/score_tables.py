@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from captioner.evaluation.evaluator import Evaluation, Protocol
-from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference
+from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference, Interval
 from captioner.evaluation.results import RESULTS, write_image_scores, write_results
 from captioner.evaluation.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
 from captioner.files import printable, write_whole
+
+if TYPE_CHECKING:
+    from captioner.evaluation.analysis.analysis import Analysis
 
 PAPER_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
 PAPER = {
@@ -67,7 +70,8 @@ METRICS, COMPARISON = "metrics.json", "comparison"
 class Comparison:
     """Evaluations of the same images; all are compared with the first.
 
-    `humans` and the `paper`'s rows stand beside them, uncompared. `missing` tells what could not be computed.
+    `humans` and the `paper`'s rows stand beside them, uncompared. `missing` tells what could not be computed;
+    `analysis` is what was found beyond scores.
     """
 
     protocol: Protocol
@@ -75,11 +79,25 @@ class Comparison:
     humans: Evaluation | None = None
     paper: PaperRows | None = None
     missing: str | None = None
+    analysis: Analysis | None = None
 
     @property
     def rows(self) -> tuple[Evaluation, ...]:
         """All evaluations, people's last."""
         return self.evaluations if self.humans is None else (*self.evaluations, self.humans)
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """The scores in per cent, by the name of the row and of the metric."""
+        return {own.name: own.scores for own in self.rows}
+
+    @property
+    def intervals(self) -> dict[str, dict[str, Interval]]:
+        """The intervals of the scores, by the name of the row and of the metric."""
+        return {own.name: own.intervals() for own in self.rows}
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain values for JSON."""

@@ -15,35 +15,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from PIL.ExifTags import Base as Tag
 from torch import Tensor
 
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner
 from captioner.captioning.folder_run import Report, caption_into
-from captioner.captioning.options import CaptionOptions, Keeping
-from captioner.captioning.records import CAPTIONS, ERRORS, read_lines
-from captioner.captioning.saved_captions import recorded_captions, share_grid
+from captioner.captioning.options import CaptionOptions, OutputOptions
+from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.text_tables import json_text
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
+from captioner.images.opening import upright_size
 from captioner.images.preprocessing import Prepared, Preprocessing
-from captioner.model.checkpoint import Checkpoint
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
 
 DATA = "data.json"  # which images the captions in a folder are of
-_SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
-def open_cache(root: Path, checkpoint: Checkpoint) -> RegionCache | None:
+def open_cache(root: Path, encoder_identity: Mapping[str, Any]) -> RegionCache | None:
     """Return the cache below `root` of the regions that a model's encoder makes, None where there is none."""
-    identity = copy.deepcopy(checkpoint.encoder_identity)
+    identity = {"format": FORMAT_VERSION, **copy.deepcopy(dict(encoder_identity))}
     identity["preprocessing"]["flip"] = False
-    folder = cache_folder(root, {"format": FORMAT_VERSION, **identity})
+    folder = cache_folder(root, identity)
     return RegionCache(folder) if (folder / "cache.json").is_file() else None
 
 
@@ -68,31 +64,16 @@ class _ShortReading(Preprocessing):
             name = self.names.get(os.fspath(source), "")
             record = self.cache.records.get(name)
             if record is not None and record.is_of(path, read_stamp(path)):
-                return _Cached(_NO_PIXELS, self.geometry(*_upright_size(path)), name)
+                return _Cached(_NO_PIXELS, self.geometry(*upright_size(path)), name)
         return super().read(source)
-
-
-def _upright_size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
-        width, height = image.size
-        return (height, width) if image.getexif().get(Tag.Orientation, 1) in _SIDEWAYS else (width, height)
 
 
 class SplitCaptioner(Captioner):
     """A model that captions the images of a split, and knows the regions of those that a cache has."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        images: Sequence[CaptionedImage],
-        cache: RegionCache | None = None,
-        *,
-        device: str = "auto",
-        threads: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        """Build the model of a checkpoint; the rest is as for `Captioner`."""
-        super().__init__(checkpoint, device=device, threads=threads, progress=progress)
+    def __init__(self, model: Captioner, images: Sequence[CaptionedImage], cache: RegionCache | None = None) -> None:
+        """Take over a loaded model, with which all is shared but how it reads images."""
+        vars(self).update(vars(model))
         self.cache = cache
         names = {os.fspath(image.path): image.file_name for image in images}
         self.preprocessing = _ShortReading(**vars(self.preprocessing), cache=cache, names=names)
@@ -140,7 +121,7 @@ def caption_split(
         model,
         sources,
         options,
-        Keeping(existing=existing, attention=True),
+        OutputOptions(existing=existing, attention=True),
         processes=processes,
         listen=listen,
         progress=lambda done: progress(done, total),

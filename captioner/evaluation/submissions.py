@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.captioning.caption import Caption
+from captioner.captioning.captioner import Captioner
 from captioner.evaluation.evaluator import Evaluation, EvaluationSplit, Evaluator
 from captioner.evaluation.results import RESULTS, read_results
 from captioner.files import digest
@@ -21,7 +22,7 @@ class System:
 
     name: str
     folder: Path
-    model: Path | None = None
+    model: Path | Captioner | None = None
     results: Path | None = None
 
 
@@ -46,12 +47,14 @@ class Submission:
         )
 
 
-def name_systems(models: Sequence[Path], results: Sequence[Path], out: Path) -> list[System]:
+def name_systems(models: Sequence[Path | Captioner], results: Sequence[Path], out: Path) -> list[System]:
     """Name models by their folders, or the run's that they are of, and results by their files, each name once.
 
     Each has a folder of its own below `out`, or `out` itself where it is alone.
     """
-    given: list[tuple[str, Path | None, Path | None]] = [(model_name(path), path, None) for path in models]
+    given: list[tuple[str, Path | Captioner | None, Path | None]] = [
+        (_model_name(model), model, None) for model in models
+    ]
     given += [(_results_name(path), None, path) for path in results]
     seen: Counter[str] = Counter()
     systems = []
@@ -60,6 +63,10 @@ def name_systems(models: Sequence[Path], results: Sequence[Path], out: Path) -> 
         own = name if seen[name] == 1 else f"{name}-{seen[name]}"
         systems.append(System(own, out if len(given) == 1 else out / own, model, file))
     return systems
+
+
+def _model_name(model: Path | Captioner) -> str:
+    return model_name(model) if isinstance(model, Path) else model.name or "model"
 
 
 def _results_name(path: Path) -> str:

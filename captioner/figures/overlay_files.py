@@ -8,13 +8,13 @@ animation/photos/dog.jpg.gif     word by word
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
-from captioner.captioning.caption import Caption
+from captioner.captioning.caption import Caption, Result
 from captioner.captioning.outputs import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
@@ -25,6 +25,8 @@ from captioner.figures.sampled_looks import looks_figure
 from captioner.figures.sheets import save_figure
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import save_word_images
+from captioner.images.opening import ImageError, open_image
+from captioner.threads import available_cores, map_ahead
 
 KINDS = ("grid", "words", "matrix", "animation", "samples", "compare")
 FIGURES, ANIMATIONS = ("png", "pdf", "svg"), ("gif", "webp")
@@ -38,6 +40,7 @@ class OverlayOptions:
 
     `formats` are at most one of FIGURES and one of ANIMATIONS. `width` is in inches, None the usual one: 7, or for
     animations 400 pixels. `samples` and `seed` are those of looks; `names` are those of the models that are compared.
+    The one kind that is drawn may go into a `folder` of another name.
     """
 
     kinds: tuple[str, ...] = ("grid",)
@@ -48,6 +51,7 @@ class OverlayOptions:
     samples: int = 3
     seed: int = 0
     names: tuple[str, ...] = ()
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         for name, values, choices in (("kind", self.kinds, KINDS), ("style", (self.style,), STYLES)):
@@ -59,6 +63,8 @@ class OverlayOptions:
         for formats in (FIGURES, ANIMATIONS):
             if len(given := [format for format in self.formats if format in formats]) > 1:
                 raise ValueError(f"format is {','.join(given)}; choose one of {', '.join(formats)}")
+        if self.folder is not None and len(self.kinds) != 1:
+            raise ValueError(f"folder is {self.folder!r}; it holds one kind of figure, not {len(self.kinds)}")
         if "compare" in self.kinds and len(self.names) != 2:
             raise ValueError(f"compare needs two models, not {len(self.names)}")
         check_page(WIDTH if self.width is None else self.width, DPI if self.dpi is None else self.dpi)
@@ -86,16 +92,42 @@ class OverlayOptions:
         return round((self.width or 4.0) * (self.dpi or 100))
 
 
+def draw_overlays(results: Iterable[Result], out: Path, options: OverlayOptions) -> Iterator[Result]:
+    """Draw images with their captions into `out`, in threads; yield what came of each, in order.
+
+    Nothing is drawn of a result that has failed already; one that cannot be drawn has failed as well.
+    """
+
+    def draw(result: Result) -> Result:
+        if result.error is not None:
+            return result
+        try:
+            write_overlays(out, result.name, open_image(result.source.open()), result.captions, options)
+        except ImageError as error:
+            return Result.failed(result.source, error.reason)
+        except ValueError as error:  # of an image that has changed since, or a symlink in the way
+            return Result.failed(result.source, str(error))
+        return result
+
+    cores = available_cores()
+    return map_ahead(draw, results, workers=cores, ahead=2 * cores, name="draw")
+
+
+def overlay_path(out: Path, name: str, kind: str, options: OverlayOptions) -> Path:
+    """Return where the figure of a kind is written for an image; no two images share a file, whatever their `name`."""
+    return out / (options.folder or kind) / tree_path(name, options.suffix(kind))
+
+
 def write_overlays(
     out: Path, name: str, image: Image.Image, captions: Sequence[Caption], options: OverlayOptions
 ) -> list[Path]:
     """Draw an upright image with the captions of one or two models into `out`; return what was written.
 
-    The first caption is drawn, or compared with the second. No two images share a file, whatever their `name`.
+    The first caption is drawn, or compared with the second.
     """
     written: list[Path] = []
     for kind in options.kinds:
-        path = out / kind / tree_path(name, options.suffix(kind))
+        path = overlay_path(out, name, kind, options)
         make_parent(out, path)
         if path.is_symlink():
             raise ValueError(f"{path} is a symlink; nothing is written through it")

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
-from captioner.files import one_line
-from captioner.images.formats import to_rgb
-from captioner.images.opening import ImageError, ImageSource
+from captioner.images.opening import ImageError, ImageSource, NotAnImageError, open_image
 from captioner.images.preprocessing import Prepared, Preprocessing
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def to_source(image: ImageInput) -> ImageSource:
         array = (channels_last.float() if channels_last.is_floating_point() else channels_last).numpy()
         return _from_array(array, "tensor", "(3, height, width)", tuple(image.shape))
     kinds = "a path, bytes, a Pillow image, an array or a tensor"
-    raise ImageError("image", f"{type(image).__name__} is no image; give {kinds}")
+    raise NotAnImageError("image", f"{type(image).__name__} is no image; give {kinds}")
 
 
 def _from_array(pixels: NDArray[Any], kind: str, layout: str, shape: tuple[int, ...] | None = None) -> Image.Image:
@@ -56,11 +54,6 @@ def _from_array(pixels: NDArray[Any], kind: str, layout: str, shape: tuple[int, 
 
 def prepare_picture(source: ImageSource, preprocessing: Preprocessing) -> Prepared:
     """Return any image upright and fitted; raise `ImageError` where it cannot be."""
-    if not isinstance(source, Image.Image):
-        return preprocessing.read(source)
-    if 0 in source.size:
-        raise ImageError("image", f"it has {source.width} x {source.height} pixels")
-    try:
-        return preprocessing.apply(to_rgb(ImageOps.exif_transpose(source)))
-    except OSError as error:  # Pillow decodes late
-        raise ImageError("image", f"cannot be decoded: {one_line(error)}") from None
+    if isinstance(source, Image.Image):
+        return preprocessing.apply(open_image(source))
+    return preprocessing.read(source)

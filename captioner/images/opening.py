@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.ExifTags import Base as Tag
 
 from captioner.files import one_line, printable
 from captioner.images.formats import FORMATS, Damaged, Header, open_reader, read_header, to_rgb
 
+Found = TypeVar("Found")
 ImageSource = str | os.PathLike[str] | bytes | Image.Image
 MAX_PIXELS = 50_000_000
 # More than any whole image within MAX_PIXELS needs (50 megapixels of four 16-bit channels, uncompressed).
@@ -37,10 +40,14 @@ class ImageError(ValueError):
 
     def copy(self) -> ImageError:
         """Return the same error without its traceback, which keeps all that was being read alive."""
-        return ImageError(self.name, self.reason)
+        return type(self)(self.name, self.reason)
 
     def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
         return type(self), (self.name, self.reason)
+
+
+class NotAnImageError(ImageError):
+    """What was given is no image at all, or of none of the formats; any other `ImageError` is of a damaged image."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +65,51 @@ class Decoded:
         return self.orientation in _SIDEWAYS
 
 
-def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
-    """Open an image file, or its bytes, as upright RGB at full size; raise `ImageError` for anything unsound."""
+def open_image(source: ImageSource) -> Image.Image:
+    """Return a file, the bytes of one or a Pillow image as upright RGB at full size; raise `ImageError` if unsound."""
+    if isinstance(source, Image.Image):
+        return _convert(source)
     decoded = decode_image(source)
     return turn_upright(decoded.image, decoded.orientation)
 
 
+def _convert(image: Image.Image) -> Image.Image:
+    if 0 in image.size:
+        raise ImageError("image", f"it has {image.width} x {image.height} pixels")
+    try:
+        return to_rgb(ImageOps.exif_transpose(image))
+    except OSError as error:  # Pillow decodes late
+        raise ImageError("image", f"cannot be decoded: {one_line(error)}") from None
+
+
 def decode_image(source: str | os.PathLike[str] | bytes, at_least: int | None = None) -> Decoded:
     """Open an image file, or its bytes, as it is stored; a JPEG need be no larger than `at_least` on its sides."""
+    return _read(source, lambda data, header: _decode(data, header, at_least))
+
+
+def upright_size(source: str | os.PathLike[str] | bytes) -> tuple[int, int]:
+    """Return the width and height that `open_image` gives, without unpacking any pixels."""
+    return _read(source, _upright_size)
+
+
+def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header], Found]) -> Found:
+    """Return what `read` makes of a file's bytes, once their headers are found sound."""
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
         data = source if isinstance(source, bytes) else _read_file(source)
         header = read_header(data)
+        if header is None and data:
+            raise NotAnImageError(name, f"not one of {', '.join(FORMATS)}")
         if header is None:
-            raise Damaged(f"not one of {', '.join(FORMATS)}" if data else "empty file")
+            raise Damaged("empty file")
         if header.width * header.height > MAX_PIXELS:
             raise Damaged(
                 f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
-        return _decode(data, header, at_least)
+        return read(data, header)
+    except NotAnImageError:
+        raise
     except Damaged as error:
         raise ImageError(name, str(error)) from None
     except Exception as error:
@@ -110,6 +142,14 @@ def _decode(data: bytes, header: Header, at_least: int | None) -> Decoded:
             return Decoded(to_rgb(image), image.size, 1.0, _orientation(image))
         # The last row and column of a reduced image may lie partly outside of it, as the draft's box tells.
         return Decoded(to_rgb(image), size, size[0] / draft[1][2], _orientation(image))
+
+
+def _upright_size(data: bytes, header: Header) -> tuple[int, int]:
+    with open_reader(data, header) as image:
+        # Pillow turns a TIFF itself, and gives the size of the turned one from the start.
+        is_sideways = header.format != "TIFF" and _orientation(image) in _SIDEWAYS
+        width, height = image.size
+        return (height, width) if is_sideways else (width, height)
 
 
 def _orientation(image: Image.Image) -> int:

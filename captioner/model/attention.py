@@ -1,8 +1,8 @@
 """Attention over regions in every mode, all returning the context and the weights.
 
 Batches are image-major: the N captions of an image share its regions, so a hidden state is (B, N, H) and weights are
-(B, N, L). What depends on the regions alone is computed once per image, by `prepare`. Nothing is random unless draws
-are given: they make it a step of training, in which hard and gumbel modes sample one region.
+(B, N, L). What depends on the regions alone is computed once per image, by `prepare`. Nothing is random unless
+randomness is given: it makes a step one of training, in which hard and gumbel modes sample one region.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch.nn import functional as F
 
 from captioner.model.config import AttentionConfig
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.scores import Keys, make_score
 
 
 @dataclass(frozen=True)
-class Memory:
+class PreparedRegions:
     """What attention needs of a batch of images, computed once."""
 
-    regions: SharedMatrix  # (B, L, D)
+    features: SharedMatrix  # (B, L, D)
     keys: Keys | None  # the regions as the score function sees them
     expected: Tensor | None = None  # (B, 1, 1) bool: whose context is an expectation, not one region; None: all
 
-    def select(self, index: Tensor) -> Memory:
-        """Return the memory of some images only."""
-        return Memory(
-            self.regions.select(index),
+    def select(self, index: Tensor) -> PreparedRegions:
+        """Return what belongs to some images only."""
+        return PreparedRegions(
+            self.features.select(index),
             self.keys.select(index) if self.keys is not None else None,
             self.expected[index] if self.expected is not None else None,
         )
@@ -72,28 +72,28 @@ class Attention(nn.Module):
         score = self.score.reader if self.score is not None else None
         return [reader for reader in (score, self.centre) if reader is not None]
 
-    def prepare(self, regions: Tensor, draws: Draws | None = None) -> Memory:
-        """Return what `forward` needs of regions (B, L, D); draws decide which images of a batch expect."""
+    def prepare(self, regions: Tensor, randomness: Randomness | None = None) -> PreparedRegions:
+        """Return what `forward` needs of regions (B, L, D); randomness decides which images of a batch expect."""
         if self.mixing is not None:
             mixed, _ = self.mixing(regions, regions, regions, need_weights=False)
             regions = self.norm(regions + mixed)
         keys = self.score.prepare(regions) if self.score is not None else None
         shared = SharedMatrix(regions)
         if self.config.mode not in ("hard", "gumbel"):
-            return Memory(shared, keys)
-        if draws is None and self.config.inference == "expectation":
-            return Memory(shared, keys)
+            return PreparedRegions(shared, keys)
+        if randomness is None and self.config.inference == "expectation":
+            return PreparedRegions(shared, keys)
         # Only hard training mixes the two; one region is looked at in all other cases.
         expected = regions.new_zeros(len(regions), 1, 1, dtype=torch.bool)
-        if draws is not None and self.config.mode == "hard":
-            expected = draws.uniform(1, 1, device=regions.device) < self.config.expected
-        return Memory(shared, keys, expected)
+        if randomness is not None and self.config.mode == "hard":
+            expected = randomness.uniform(1, 1, device=regions.device) < self.config.expected
+        return PreparedRegions(shared, keys, expected)
 
     def forward(
         self,
-        memory: Memory,
+        regions: PreparedRegions,
         hidden: Tensor,
-        draws: Draws | None = None,
+        randomness: Randomness | None = None,
         *,
         reads: Sequence[Tensor] | None = None,
         captions: int | None = None,
@@ -104,29 +104,29 @@ class Attention(nn.Module):
         `captions` of each image (default: N), of which those here are the first.
         """
         if self.score is None:
-            batch, regions = memory.regions.matrix.shape[:2]
-            alpha = hidden.new_full((batch, hidden.shape[1], regions), 1 / regions)  # (B, N, L)
-            return Glimpse(memory.regions(alpha), alpha)
+            batch, count = regions.features.matrix.shape[:2]
+            alpha = hidden.new_full((batch, hidden.shape[1], count), 1 / count)  # (B, N, L)
+            return Glimpse(regions.features(alpha), alpha)
         reads = list(reads if reads is not None else [reader(hidden) for reader in self.readers()])
-        assert memory.keys is not None
+        assert regions.keys is not None
         query = reads.pop(0) if self.score.reader is not None else hidden
-        scores = at_least_single(self.score(memory.keys, query))  # (B, N, L)
+        scores = at_least_single(self.score(regions.keys, query))  # (B, N, L)
         if self.config.mode == "local":
             scores = scores + self._window(reads.pop(0))
-        alpha = scores.softmax(dim=-1)  # (B, N, L)
-        if memory.expected is None:
-            return Glimpse(memory.regions(alpha), alpha)
+        alpha = scores.softmax(dim=-1)  # (B, N, L), eq. 5
+        if regions.expected is None:
+            return Glimpse(regions.features(alpha), alpha)
         captions = hidden.shape[1] if captions is None else captions
-        if draws is None:
+        if randomness is None:
             chosen = alpha.argmax(dim=-1)  # (B, N)
             sample = _one_hot(chosen, alpha)
         elif self.config.mode == "gumbel":
-            chosen, sample = self._gumbel(scores, draws, captions)
+            chosen, sample = self._gumbel(scores, randomness, captions)
         else:
-            chosen = _sample(alpha.detach(), draws, captions)
+            chosen = _sample(alpha.detach(), randomness, captions)
             sample = _one_hot(chosen, alpha)
-        weights = torch.where(memory.expected, alpha, sample)  # (B, N, L)
-        return Glimpse(memory.regions(weights), alpha, chosen)
+        weights = torch.where(regions.expected, alpha, sample)  # (B, N, L)
+        return Glimpse(regions.features(weights), alpha, chosen)
 
     def _window(self, centre: Tensor) -> Tensor:
         """Return the logarithm (B, N, L) of a Gaussian around a centre (B, N, 2) that the hidden state predicts."""
@@ -135,18 +135,20 @@ class Attention(nn.Module):
         distances = (centre.unsqueeze(2) - self.positions).square().sum(dim=-1)  # (B, N, L), squared
         return -distances / (2 * self.config.window**2)
 
-    def _gumbel(self, scores: Tensor, draws: Draws, captions: int) -> tuple[Tensor, Tensor]:
+    def _gumbel(self, scores: Tensor, randomness: Randomness, captions: int) -> tuple[Tensor, Tensor]:
         """Return sampled regions (B, N), and (B, N, L) with their value and the relaxed samples' gradient."""
-        uniform = draws.uniform(captions, scores.shape[-1], device=scores.device)[:, : scores.shape[1]].to(scores.dtype)
+        uniform = randomness.uniform(captions, scores.shape[-1], device=scores.device)[:, : scores.shape[1]].to(
+            scores.dtype
+        )
         noise = -torch.log(-torch.log(uniform.clamp(1e-10, 1 - 1e-7)))
         relaxed = ((scores + noise) / self.temperature).softmax(dim=-1)  # (B, N, L)
         chosen = relaxed.argmax(dim=-1)  # (B, N)
         return chosen, _one_hot(chosen, scores) + relaxed - relaxed.detach()  # straight through (Jang et al., 2017)
 
 
-def _sample(alpha: Tensor, draws: Draws, captions: int) -> Tensor:
+def _sample(alpha: Tensor, randomness: Randomness, captions: int) -> Tensor:
     """Return one region (B, N) for each row of alpha (B, N, L), as probable as its weight."""
-    uniform = draws.uniform(captions, 1, device=alpha.device)[:, : alpha.shape[1]]  # (B, N, 1)
+    uniform = randomness.uniform(captions, 1, device=alpha.device)[:, : alpha.shape[1]]  # (B, N, 1)
     return (alpha.float().cumsum(dim=-1) <= uniform).sum(dim=-1).clamp(max=alpha.shape[-1] - 1)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,16 @@ def model_name(folder: Path) -> str:
     if folder.name == "best":
         return folder.parent.name
     return f"{folder.parent.name}-last" if folder.name == "last" else folder.name
+
+
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of models that stand side by side, no two alike: the second `a` is `a-2`."""
+    found: list[str] = []
+    for name in names:
+        candidates = (f"{name}-{number}" for number in count(2))
+        taken = {*found, *names}
+        found.append(name if name not in found else next(each for each in candidates if each not in taken))
+    return tuple(found)
 
 
 def find_model(model: str | os.PathLike[str] | None = None, *, setting: str = "model") -> Path:

@@ -146,8 +146,7 @@ class SearchConfig:
 
     The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
     Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `unknown` allows it to
-    say the marker of unknown words.
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
 
     A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
     log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
@@ -163,7 +162,6 @@ class SearchConfig:
     minimum_length: int = 1
     maximum_length: int = 30
     no_repeat: int = 3
-    unknown: bool = False
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

@@ -1,12 +1,11 @@
-"""The LSTM decoder: one step, shared by training and every search.
+"""The LSTM decoder: one step, shared by teacher forcing, sampling and beam search.
 
 Batches are image-major: N captions of each of B images, which share the image's regions and what is computed of them.
-Nothing is random unless draws are given: they make it a step of training, with dropout and sampled looks.
+Nothing is random unless randomness is given: it makes a step one of training, with dropout and sampled regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,25 +13,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captioner.datasets.vocabulary import PAD
-from captioner.model.attention import Attention, Glimpse, Memory
+from captioner.model.attention import Attention, Glimpse, PreparedRegions
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.kernels.lstm import WordGates, lstm_cell
-from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single, take_rows
-from captioner.model.randomness import Draws
+from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
+from captioner.model.kernels.shared_rows import SharedRows
+from captioner.model.randomness import Randomness
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What the decoder needs at every step of a batch of images: what it attends to, and its own weights."""
+class DecoderInputs:
+    """What every step of a batch of images needs: their regions, and the weights that steps share."""
 
-    memory: Memory
+    regions: PreparedRegions
     from_hidden: SharedMatrix  # (H, 4H + ...), all layers that read the hidden state end to end
     from_context: SharedMatrix  # (R, 4H)
-    from_word: WordGates | None = None  # where nothing learns
+    word_gates: WordGates | None = None  # where nothing learns
 
-    def select(self, index: Tensor) -> Scene:
-        """Return the scene of some images only."""
-        return Scene(self.memory.select(index), self.from_hidden, self.from_context, self.from_word)
+    def select(self, index: Tensor) -> DecoderInputs:
+        """Return the inputs of some images only."""
+        return DecoderInputs(self.regions.select(index), self.from_hidden, self.from_context, self.word_gates)
 
 
 @dataclass(frozen=True)
@@ -40,49 +40,39 @@ class State:
     """The LSTM after some words of each caption."""
 
     hidden: Tensor  # (B, N, H)
-    memory: Tensor  # (B, N, H)
+    cell: Tensor  # (B, N, H)
     step: int = 0  # words read so far
 
     def first(self, captions: int) -> State:
         """Return the state of the first captions of each image only."""
-        return State(self.hidden[:, :captions], self.memory[:, :captions], self.step)
+        return State(self.hidden[:, :captions], self.cell[:, :captions], self.step)
 
     def select(self, index: Tensor) -> State:
         """Return the state of some images only."""
-        return State(self.hidden[index], self.memory[index], self.step)
+        return State(self.hidden[index], self.cell[index], self.step)
+
+    def expand(self, captions: int) -> State:
+        """Return the state of so many captions of each image, where there is one that all of them go on from."""
+        return State(self.hidden.expand(-1, captions, -1), self.cell.expand(-1, captions, -1), self.step)
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the decoder makes of its states before it reads a word: the same for every word that may follow.
+class EmbeddedWords:
+    """Words as the decoder reads them: their embeddings, and their part of the LSTM's gates."""
 
-    Its rows are the states of a batch, (B, N), or the P of them that were to look.
-    """
-
-    gates: Tensor  # (B, N, 4H) of the LSTM, without the word's part
-    memory: Tensor  # (B, N, H), as it was
-    context: Tensor  # (B, N, R), gated
-    alpha: Tensor  # (B, N, L)
-    beta: Tensor  # (B, N, G)
-    chosen: Tensor | None  # (B, N)
-    step: int  # words read so far
-
-    def follow(self, rows: Tensor) -> Look:
-        """Return the look that each of some captions (B, K) goes on from, one of P rows."""
-        chosen = self.chosen[rows] if self.chosen is not None else None
-        gates, memory, context = (take_rows(tensor, rows) for tensor in (self.gates, self.memory, self.context))
-        return Look(gates, memory, context, take_rows(self.alpha, rows), take_rows(self.beta, rows), chosen, self.step)
+    vectors: Tensor  # (B, N, E), or (B, N, T, E) of whole captions
+    gates: Tensor  # (B, N, 4H), or (B, N, T, 4H)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What comes of reading one word: scores of the next, where the decoder looked for it, and the state after."""
+    """What comes of reading one word: where the decoder looked, what it saw there, and the state after."""
 
-    logits: Tensor  # (B, N, V)
+    state: State
+    context: Tensor  # (B, N, R), gated
     alpha: Tensor  # (B, N, L)
     beta: Tensor  # (B, N, G): G is 1, or the context's width where the gate is a vector
     chosen: Tensor | None  # (B, N), the region that was sampled, where one was
-    state: State
 
 
 @dataclass(frozen=True)
@@ -113,7 +103,7 @@ class Decoder(nn.Module):
         self.attention = Attention(attention, context, hidden, grid)
         self.feed = attention.feed if attention.mode == "none" else None
         self.initial_hidden = self._initial(context, hidden)
-        self.initial_memory = self._initial(context, hidden)
+        self.initial_memory = self._initial(context, hidden)  # of the cell; checkpoints have the weights by this name
         self.gate = nn.Linear(hidden, 1 if config.gate == "scalar" else context) if config.gate != "none" else None
         self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
         # The LSTM's input matrix in three parts, so that the words' part is one product for a whole caption.
@@ -145,13 +135,15 @@ class Decoder(nn.Module):
             self.from_word.bias.chunk(4)[1].fill_(1.0)  # an LSTM that forgets at first learns late
             self.output.bias.zero_()
 
-    def start(self, regions: Tensor, captions: int = 1, draws: Draws | None = None) -> tuple[Scene, State]:
+    def start(
+        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+    ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
         projected: Tensor = self.project(regions)  # (B, L, R)
-        if draws is not None:
-            projected = draws.dropout(projected, self.config.region_dropout)
-        memory = self.attention.prepare(projected, draws and draws.looks)
-        mean = memory.regions.matrix.mean(dim=1)  # (B, R)
+        if randomness is not None:
+            projected = randomness.dropout(projected, self.config.region_dropout)
+        prepared = self.attention.prepare(projected, randomness and randomness.looks)
+        mean = prepared.features.matrix.mean(dim=1)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)
         cell = self.initial_memory(mean) if self.initial_memory is not None else zeros  # (B, H)
@@ -159,79 +151,107 @@ class Decoder(nn.Module):
         weight = torch.cat(tuple(reader.weight for reader in readers))  # (4H + ..., H)
         none = weight.new_zeros(weight.shape[0])
         bias = torch.cat(tuple(none[: len(each.weight)] if each.bias is None else each.bias for each in readers))
-        words = None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
-        hidden, cell = at_least_single(hidden), at_least_single(cell)
-        scene = Scene(memory, SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t()), words)
-        shape = (len(mean), captions, self.config.hidden)
-        return scene, State(hidden.unsqueeze(1).expand(shape), cell.unsqueeze(1).expand(shape))
+        from_hidden, from_context = SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t())
+        word_gates = None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
+        state = State(at_least_single(hidden).unsqueeze(1), at_least_single(cell).unsqueeze(1))  # (B, 1, H)
+        return DecoderInputs(prepared, from_hidden, from_context, word_gates), state.expand(captions)
 
     def _readers(self) -> list[nn.Linear]:
         """Return the layers that read the hidden state; one product serves them all."""
         return [self.from_hidden, *([self.gate] if self.gate is not None else []), *self.attention.readers()]
 
-    def step(self, scene: Scene, state: State, words: Tensor, draws: Draws | None = None) -> Step:
-        """Read one word (B, N) of each caption."""
-        return self.read(scene, self.look(scene, state, draws), words, draws)
+    def embed(
+        self, words: Tensor, inputs: DecoderInputs | None = None, randomness: Randomness | None = None
+    ) -> EmbeddedWords:
+        """Return words (B, N), or whole captions (B, N, T), as `step` and `logits` read them.
 
-    def look(
-        self,
-        scene: Scene,
-        state: State,
-        draws: Draws | None = None,
-        *,
-        captions: int | None = None,
-        rows: Tensor | None = None,
-    ) -> Look:
-        """Look at the regions from each state, the first half of a step; with rows (P,), only from those of B * N.
-
-        Samples are drawn for `captions` of each image (default: N), of which those here are the first.
+        With `inputs` the words' part of the gates comes from a table of theirs, where nothing is learned.
         """
-        hidden, memory = state.hidden, state.memory  # (B, N, H)
-        if rows is not None:
-            hidden, memory = hidden.flatten(0, 1)[rows], memory.flatten(0, 1)[rows]  # (P, H)
-        widths = [reader.out_features for reader in self._readers()]
-        reads = torch.split(scene.from_hidden(hidden), widths, dim=-1)
-        beside = 1 if self.gate is None else 2  # the gates and beta come before what attention reads
-        glimpse = self._glimpse(scene, state, reads[beside:], draws, captions, rows)
-        context = glimpse.context  # (B, N, R)
-        beta = context.new_ones(*context.shape[:-1], 1)
-        if self.gate is not None:
-            beta = reads[1].sigmoid()  # (B, N, G), section 4.2.1
-            context = beta * context
-        if self.feed in ("state", "feed-forward") or (self.feed == "first-step" and state.step > 0):
-            context = torch.zeros_like(context)
-        gates = scene.from_context(context) + reads[0]  # (B, N, 4H)
-        return Look(gates, memory, context, glimpse.alpha, beta, glimpse.chosen, state.step)
+        vectors = self._dropout(self.embedding(words), randomness)  # (..., E)
+        if inputs is None or inputs.word_gates is None:
+            return EmbeddedWords(vectors, self.from_word(vectors))
+        return EmbeddedWords(vectors, inputs.word_gates(words))
 
-    def _glimpse(
+    def step(
         self,
-        scene: Scene,
+        inputs: DecoderInputs,
         state: State,
-        reads: Sequence[Tensor],
-        draws: Draws | None,
-        captions: int | None,
-        rows: Tensor | None,
-    ) -> Glimpse:
-        """Return what attention sees; it goes image by image, so that rows (P,) are put at their places for it."""
-        own = reads if rows is None else [_spread(read, rows, state) for read in reads]
-        glimpse: Glimpse = self.attention(
-            scene.memory, state.hidden, draws and draws.looks, reads=own, captions=captions
-        )
-        if rows is None:
-            return glimpse
-        chosen = glimpse.chosen.flatten()[rows] if glimpse.chosen is not None else None
-        return Glimpse(glimpse.context.flatten(0, 1)[rows], glimpse.alpha.flatten(0, 1)[rows], chosen)
+        word_gates: Tensor,
+        randomness: Randomness | None = None,
+        *,
+        parents: Tensor | None = None,
+        captions: int | None = None,
+    ) -> Step:
+        """Look at the regions and read one word of each caption: equations 1 to 6. `logits` scores the next word.
 
-    def read(self, scene: Scene, look: Look, words: Tensor, draws: Draws | None = None) -> Step:
-        """Read one word (B, N) of each caption after a look (B, N, ...), the second half of a step."""
-        embedded = self._dropout(self.embedding(words), draws)  # (B, N, E)
-        own = self.from_word(embedded) if scene.from_word is None or draws is not None else scene.from_word(words)
-        hidden, memory = lstm_cell(own + look.gates, look.memory)  # (B, N, H)
-        logits = self.output(self._summary(embedded, hidden, look.context, draws))
-        return Step(logits, look.alpha, look.beta, look.chosen, State(hidden, memory, look.step + 1))
+        `word_gates` (B, N, 4H) are the words' part of the gates, see `embed`. With `parents` (B, K), K captions of each
+        image go on from the N states that these name; what the decoder sees does not depend on the word, and is shared
+        by those of one parent. Samples are drawn for `captions` of each image (default: N), of which those here are the
+        first.
+        """
+        rows = SharedRows(parents, state.hidden.shape[1]) if parents is not None else None
+        hidden, cell = state.hidden, state.cell  # (B, N, H)
+        if rows is not None:
+            hidden, cell = rows.select(hidden), rows.select(cell)  # (P, H)
+        widths = [reader.out_features for reader in self._readers()]
+        gates, *reads = torch.split(inputs.from_hidden(hidden), widths, dim=-1)  # (B, N, 4H), ...
+        beta = reads.pop(0).sigmoid() if self.gate is not None else gates.new_ones(*gates.shape[:-1], 1)  # (B, N, G)
+        glimpse = self._attend(inputs, state, reads, rows, randomness, captions)
+        context = self._feed(glimpse.context, beta, state.step)  # (B, N, R)
+        gates = inputs.from_context(context) + gates  # (B, N, 4H)
+        alpha, chosen = glimpse.alpha, glimpse.chosen  # (B, N, L), (B, N)
+        if rows is not None:
+            gates, cell, context, alpha, beta = (rows.share(each) for each in (gates, cell, context, alpha, beta))
+            chosen = rows.share(chosen) if chosen is not None else None
+        hidden, cell = lstm_cell(word_gates + gates, cell)  # (B, N, H)
+        return Step(State(hidden, cell, state.step + 1), context, alpha, beta, chosen)
+
+    def _attend(
+        self,
+        inputs: DecoderInputs,
+        state: State,
+        reads: list[Tensor],
+        rows: SharedRows | None,
+        randomness: Randomness | None,
+        captions: int | None,
+    ) -> Glimpse:
+        """Return what attention sees for the states (B, N), of the rows (P) only where there are some."""
+        looks = randomness and randomness.looks
+        if rows is None:
+            glimpse: Glimpse = self.attention(inputs.regions, state.hidden, looks, reads=reads, captions=captions)
+            return glimpse
+        spread = [rows.spread(read) for read in reads]  # (B, N, ...)
+        seen: Glimpse = self.attention(inputs.regions, state.hidden, looks, reads=spread, captions=captions)
+        chosen = rows.select(seen.chosen) if seen.chosen is not None else None
+        return Glimpse(rows.select(seen.context), rows.select(seen.alpha), chosen)
+
+    def _feed(self, context: Tensor, beta: Tensor, step: int) -> Tensor:
+        """Return the context (..., R) as the LSTM reads it: gated, or none where the image came with the first step."""
+        if self.feed in ("state", "feed-forward") or (self.feed == "first-step" and step > 0):
+            return torch.zeros_like(context)
+        return context if self.gate is None else beta * context  # section 4.2.1
+
+    def logits(
+        self,
+        vectors: Tensor,
+        hidden: Tensor,
+        context: Tensor,
+        randomness: Randomness | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return scores (..., V) of the next word, of the word before (..., E), hidden state and context.
+
+        They are L_o (E y + L_h h + L_z z), eq. 7, or of the hidden state alone without a deep output. With a mask
+        (B, N, T) the rows are those of the W words where it is True.
+        """
+        summary = self.output_hidden(self._dropout(hidden, randomness, mask))  # (..., E)
+        if self.output_context is not None:
+            summary = vectors + summary + self.output_context(context)
+        scores: Tensor = self.output(self._dropout(summary, randomness, mask))  # (..., V)
+        return scores
 
     def forward(
-        self, regions: Tensor, caption_ids: Tensor, draws: Draws | None = None, mask: Tensor | None = None
+        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
     ) -> Outputs:
         """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read.
 
@@ -239,48 +259,30 @@ class Decoder(nn.Module):
         image as it takes to have those: least where an image's captions stand in the order of their lengths, the
         longest first.
         """
-        captions, steps = caption_ids.shape[1], caption_ids.shape[2] - 1
-        scene, state = self.start(regions, captions, draws)
-        embedded = self._dropout(self.embedding(caption_ids[:, :, :-1]), draws)  # (B, N, T, E)
-        gates = self.from_word(embedded).unbind(dim=2)  # T times (B, N, 4H)
-        looks: list[tuple[Tensor, Tensor, Glimpse, Tensor]] = []
-        for step, active in enumerate(_active(mask) if mask is not None else [captions] * steps):
-            own = gates[step][:, :active]  # (B, n, 4H), n captions are left
-            state, context, glimpse, beta = self._advance(scene, state.first(active), own, draws, captions)
-            looks.append((state.hidden, context, glimpse, beta))
-        hidden = _stack([hidden for hidden, _, _, _ in looks], captions, steps)  # (B, N, T, H)
-        context = _stack([context for _, context, _, _ in looks], captions, steps)  # (B, N, T, R)
+        captions, length = caption_ids.shape[1], caption_ids.shape[2] - 1
+        inputs, state = self.start(regions, captions, randomness)
+        words = self.embed(caption_ids[:, :, :-1], randomness=randomness)  # (B, N, T): one product for all steps
+        going = _active(mask) if mask is not None else [captions] * length
+        steps: list[Step] = []
+        for active, gates in zip(going, words.gates.unbind(dim=2), strict=False):  # the n captions that go on
+            steps.append(self.step(inputs, state.first(active), gates[:, :active], randomness, captions=captions))
+            state = steps[-1].state
+        hidden = _stack([step.state.hidden for step in steps], captions, length)  # (B, N, T, H)
+        context = _stack([step.context for step in steps], captions, length)  # (B, N, T, R)
+        vectors = words.vectors  # (B, N, T, E)
         if mask is not None:
-            embedded, hidden, context = embedded[mask], hidden[mask], context[mask]  # (W, ...)
-        chosen = [glimpse.chosen for _, _, glimpse, _ in looks if glimpse.chosen is not None]
+            vectors, hidden, context = vectors[mask], hidden[mask], context[mask]  # (W, ...)
+        chosen = [step.chosen.unsqueeze(-1) for step in steps if step.chosen is not None]
         return Outputs(
-            self.output(self._summary(embedded, hidden, context, draws, mask)),
-            _stack([glimpse.alpha for _, _, glimpse, _ in looks], captions, steps),
-            _stack([beta for _, _, _, beta in looks], captions, steps),
-            _stack([each.unsqueeze(-1) for each in chosen], captions, steps).squeeze(-1) if chosen else None,
-            scene.memory.expected,
+            self.logits(vectors, hidden, context, randomness, mask),
+            _stack([step.alpha for step in steps], captions, length),
+            _stack([step.beta for step in steps], captions, length),
+            _stack(chosen, captions, length).squeeze(-1) if chosen else None,
+            inputs.regions.expected,
         )
 
-    def _advance(
-        self, scene: Scene, state: State, word_gates: Tensor, draws: Draws | None, captions: int | None = None
-    ) -> tuple[State, Tensor, Glimpse, Tensor]:
-        """Look, then let the LSTM read the word, whose part of the gates is (B, N, 4H), and what was seen."""
-        look = self.look(scene, state, draws, captions=captions)
-        hidden, cell = lstm_cell(word_gates + look.gates, look.memory)  # (B, N, H)
-        glimpse = Glimpse(look.context, look.alpha, look.chosen)
-        return State(hidden, cell, state.step + 1), look.context, glimpse, look.beta
-
-    def _summary(
-        self, embedded: Tensor, hidden: Tensor, context: Tensor, draws: Draws | None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return (..., E) by which the next word is scored: E y + L_h h + L_z z, eq. 7, or the hidden state's alone."""
-        summary = self.output_hidden(self._dropout(hidden, draws, mask))  # (..., E)
-        if self.output_context is not None:
-            summary = embedded + summary + self.output_context(context)
-        return self._dropout(summary, draws, mask)
-
-    def _dropout(self, values: Tensor, draws: Draws | None, mask: Tensor | None = None) -> Tensor:
-        return draws.dropout(values, self.config.dropout, mask) if draws is not None else values
+    def _dropout(self, values: Tensor, randomness: Randomness | None, mask: Tensor | None = None) -> Tensor:
+        return randomness.dropout(values, self.config.dropout, mask) if randomness is not None else values
 
 
 def _active(mask: Tensor) -> list[int]:
@@ -296,10 +298,3 @@ def _stack(steps: list[Tensor], captions: int, length: int) -> Tensor:
     padded = [F.pad(step, (0, 0, 0, captions - step.shape[1])) if step.shape[1] < captions else step for step in steps]
     stacked = torch.stack(padded, dim=2)
     return F.pad(stacked, (0, 0, 0, length - len(steps))) if len(steps) < length else stacked
-
-
-def _spread(values: Tensor, rows: Tensor, state: State) -> Tensor:
-    """Return values (P, X) at their rows among the B * N of a state, and zeros elsewhere: (B, N, X)."""
-    batch, captions = state.hidden.shape[:2]
-    spread = values.new_zeros(batch * captions, values.shape[-1])
-    return spread.index_copy_(0, rows, values).view(batch, captions, -1)

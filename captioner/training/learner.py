@@ -23,7 +23,7 @@ from captioner.model.losses import (
     self_critical,
     word_losses,
 )
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.search.sampling import roll_out, sayable
 from captioner.processes import Processes
 from captioner.training.batches import Batch
@@ -44,7 +44,7 @@ class _Part:
 
     caption_ids: Tensor  # (b, N, T + 1)
     mask: Tensor  # (b, N, T)
-    draws: Draws
+    randomness: Randomness
     captions: int
     caption_share: float
     word_share: float
@@ -93,7 +93,7 @@ class Learner:
                 numbers |= {"reinforce": 0.0, "baseline": self._baseline_share()}
             return torch.zeros((), device=self.device), numbers
         with self._precision():
-            outputs = self.decoder(regions, part.caption_ids, part.draws, part.mask)
+            outputs = self.decoder(regions, part.caption_ids, part.randomness, part.mask)
         settings = self.experiment.loss
         losses, unlikely = word_losses(outputs.logits, part.caption_ids[:, :, 1:][part.mask], settings.smoothing)
         share = part.caption_share if settings.reduction == "sum" else part.word_share
@@ -156,7 +156,7 @@ class Learner:
         images = batch.images[self.processes.rows()]
         with self._precision():
             ids, mask = roll_out(
-                self.decoder, regions, settings.samples, rewards.longest, part.draws, settings.temperature
+                self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature
             )
             reward = rewards.score(ids, images).to(self.device)  # (b, N)
             if settings.baseline == "greedy":
@@ -185,7 +185,7 @@ class Learner:
         return _Part(
             ids.to(self.device),
             mask.to(self.device),
-            Draws(batch.seed, len(batch.images), rows),
+            Randomness(batch.seed, len(batch.images), rows),
             captions,
             captions / batch.caption_count,
             int(mask.sum()) / words,

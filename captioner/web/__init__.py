@@ -1,4 +1,4 @@
 """Captions in a browser: the gallery, one file to explore a collection, and the served page with its HTTP API.
 
-Read `gallery.py` for the file, `serving.py` for the server; README.md describes the HTTP API.
+Read `gallery.py` for the file, `app.py` for the HTTP API, which README.md describes; `server.py` puts it on a socket.
 """

@@ -20,14 +20,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.records import CAPTIONS, read_lines, refuse_link, replacing
-from captioner.captioning.saved_captions import read_recorded, recorded_captions
-from captioner.files import printable
+from captioner.captioning.records import CAPTIONS, read_lines, recorded_captions, recorded_images, refuse_link
+from captioner.files import printable, replacing
 from captioner.images.finding import Source
-from captioner.images.formats import to_rgb
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
 from captioner.threads import map_ahead
@@ -130,7 +128,7 @@ def gallery_from_record(
 
 
 def _recorded_entries(record_path: Path) -> Iterator[GalleryEntry]:
-    for source, record in read_recorded(record_path):
+    for source, record in recorded_images(record_path):
         try:
             captions = recorded_captions(record)
         except ValueError as error:
@@ -173,13 +171,12 @@ def _plain_geometry(geometry: Geometry) -> dict[str, Any]:
 def _open(entry: GalleryEntry, geometry: Geometry, side: int) -> tuple[Image.Image, str | None]:
     """Return the image, upright and RGB, or a grey one of its shape, as large as a thumbnail, and why."""
     try:
-        source = entry.image.open() if isinstance(entry.image, Source) else entry.image
-        image = to_rgb(ImageOps.exif_transpose(source)) if isinstance(source, Image.Image) else open_image(source)
+        image = open_image(entry.image.open() if isinstance(entry.image, Source) else entry.image)
         if image.size == (geometry.width, geometry.height):
             return image, None
         problem = f"the image has changed since: it has {image.width} x {image.height} pixels"
     except ImageError as error:
-        problem = f"the image cannot be opened: {error}"
+        problem = f"the image cannot be opened: {error.reason}"
     longest = max(geometry.width, geometry.height, 1)
     size = tuple(max(1, round(side * length / longest)) for length in (geometry.width, geometry.height))
     return Image.new("RGB", (size[0], size[1]), (128, 128, 128)), problem

@@ -35,7 +35,7 @@ class Refusal(Exception):
 
 
 @dataclass
-class Holdings:
+class UploadBudget:
     """How many bytes of uploads are held at present, and how many may be."""
 
     most: int = MAX_HELD

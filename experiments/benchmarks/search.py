@@ -33,9 +33,9 @@ from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
-from captioner.model.scores import AdditiveScore
 from captioner.model.search.beam import beam_search
 from captioner.model.search.next_words import next_word_scores
+from captioner.model.textbook import Textbook
 from captioner.threads import available_cores, map_ahead
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D
@@ -47,7 +47,7 @@ def make_decoder() -> Decoder:
     """Return a decoder of the default sizes whose captions come out about eleven words long.
 
     Larger weights between word, state and words make the words follow from image and history, about as sure as a
-    trained decoder's. The first unit of the LSTM is cut off from the rest and counts: its memory grows by the same
+    trained decoder's. The first unit of the LSTM is cut off from the rest and counts: its cell grows by the same
     amount with every word, and its output adds to the score of the end marker alone.
     """
     torch.manual_seed(0)
@@ -60,7 +60,7 @@ def make_decoder() -> Decoder:
         decoder.output_hidden.weight.mul_(32)
         decoder.output_context.weight.mul_(8)
         decoder.output.bias.copy_(-torch.arange(1, WORDS + 1).log())  # (V,), some words are far more frequent
-        # Entry, forgetting and output stay open, and the candidate is always the same.
+        # Input, forget and output gate stay open, and the candidate is always the same.
         for layer in (decoder.from_word, decoder.from_context, decoder.from_hidden):
             layer.weight[::hidden].zero_()
         decoder.from_word.bias[::hidden] = torch.tensor([10.0, 10.0, math.atanh(0.08), 10.0])
@@ -79,55 +79,57 @@ def make_decoder() -> Decoder:
     return decoder
 
 
+class ProjectedOnce(Textbook):
+    """The paper's decoder, but the regions of an image, which do not change in a search, are projected only once."""
+
+    projected: Tensor | None = None  # (K, L, A)
+
+    def f_att(self, a: Tensor, h: Tensor) -> Tensor:
+        """Return scores (K, L)."""
+        if self.projected is None:
+            self.projected = self.W_a(a)
+        e: Tensor = self.v(torch.tanh(self.projected + self.W_h(h).unsqueeze(1))).squeeze(2)  # (K, L)
+        return e
+
+
 @torch.no_grad()
-def textbook_search(decoder: Decoder, regions: Tensor) -> tuple[int, ...]:
+def textbook_search(page: ProjectedOnce, regions: Tensor) -> tuple[int, ...]:
     """Return the words of the best caption of one image of regions (1, L, D), by a beam search as tutorials write it.
 
     A row for each beam with its own copy of the regions, a tanh for each pair of beam and region, the whole vocabulary
     sorted, and captions kept as rows of ids. Rules and result are those of `beam_search`.
     """
-    score, beams = decoder.attention.score, CONFIG.beam
-    assert isinstance(score, AdditiveScore)
-    assert score.reader is not None and decoder.gate is not None and decoder.output_context is not None  # noqa: PT018
-    assert decoder.initial_hidden is not None and decoder.initial_memory is not None  # noqa: PT018
-    own = decoder.project(regions).expand(beams, -1, -1)  # (K, L, R)
-    keys = score.region(own)  # (K, L, A)
-    hidden, memory = decoder.initial_hidden(own.mean(dim=1)), decoder.initial_memory(own.mean(dim=1))  # (K, H)
+    beams, page.projected = CONFIG.beam, None
+    a = page.encode(regions).expand(beams, -1, -1)  # (K, L, D)
+    h, c = page.start(a)  # (K, H)
     captions = torch.full((beams, 1), START)  # (K, t + 1)
     totals = torch.full((beams,), -math.inf)
     totals[0] = 0
-    ended: list[tuple[float, tuple[int, ...]]] = []
+    finished: list[tuple[float, tuple[int, ...]]] = []
     for length in range(CONFIG.maximum_length + 1):
-        word = decoder.embedding(captions[:, -1])  # (K, E)
-        pairs = torch.tanh(keys + score.reader(hidden).unsqueeze(1))  # (K, L, A)
-        alpha = score.energy(pairs).squeeze(2).softmax(dim=1)  # (K, L)
-        context = decoder.gate(hidden).sigmoid() * (own * alpha.unsqueeze(2)).sum(dim=1)  # (K, R)
-        gates = decoder.from_word(word) + decoder.from_context(context) + decoder.from_hidden(hidden)  # (K, 4H)
-        entry, forget, candidate, output = gates.chunk(4, dim=1)
-        memory = forget.sigmoid() * memory + entry.sigmoid() * candidate.tanh()
-        hidden = output.sigmoid() * memory.tanh()
-        logits = decoder.output(word + decoder.output_hidden(hidden) + decoder.output_context(context))  # (K, V)
+        logits, _, _, h, c = page.step(a, h, c, captions[:, -1])  # (K, V)
         scores = totals.unsqueeze(1) + next_word_scores(logits.unsqueeze(0), captions[None, :, 1:], CONFIG)[0]
         tops, places = scores.flatten().topk(2 * beams)
         going: list[tuple[float, int, int]] = []
         for place, (total, flat) in enumerate(zip(tops.tolist(), places.tolist(), strict=True)):
             beam, chosen = divmod(flat, WORDS)
             if chosen == END and place < beams:
-                ended.append((total / (length + 1) ** CONFIG.length_power, tuple(captions[beam, 1:].tolist())))
+                finished.append((total / (length + 1) ** CONFIG.length_power, tuple(captions[beam, 1:].tolist())))
             elif chosen != END and len(going) < beams:
                 going.append((total, beam, chosen))
-        if len(ended) >= beams or length == CONFIG.maximum_length:
+        if len(finished) >= beams or length == CONFIG.maximum_length:
             break
         totals = torch.tensor([total for total, _, _ in going])
         parents = torch.tensor([beam for _, beam, _ in going])
         captions = torch.cat([captions[parents], torch.tensor([[chosen] for _, _, chosen in going])], dim=1)
-        hidden, memory = hidden[parents], memory[parents]
-    return max(ended)[1]
+        h, c = h[parents], c[parents]
+    return max(finished)[1]
 
 
 def search_textbook(decoder: Decoder, regions: Tensor) -> Found:
     """Return the captions of B images, one after the other by the textbook."""
-    return [textbook_search(decoder, image) for image in torch.split(regions, 1)]
+    page = ProjectedOnce.from_decoder(decoder)
+    return [textbook_search(page, image) for image in torch.split(regions, 1)]
 
 
 def search_batches(decoder: Decoder, size: int, regions: Tensor) -> Found:

@@ -21,10 +21,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from captioner.images.finding import find_images
-from captioner.web.models import Served, load_models
+from captioner.web.app import make_app
 from captioner.web.request_queue import BATCH, CaptionQueue
+from captioner.web.served_models import Served, load_models
 from captioner.web.server import listen, make_server
-from captioner.web.serving import make_app
 
 EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 

@@ -4,6 +4,10 @@
     python experiments/benchmarks/training.py --regions 81 196 --dimensions 512 --vocabulary 2500 --rounds 8
     python experiments/benchmarks/training.py --profile
 
+The decoder as it is usually written is `captioner.model.textbook`: a row for each caption with its own copy of the
+image's regions, which are projected anew at every step; every row is read up to the longest caption of the batch, and
+words are scored at every position, of which a mask then leaves out the padding.
+
 A step is the forward pass, the loss and the backward pass, on random regions and on captions as long as Flickr8k's. In
 a round the textbook's step is timed once and ours before and after it, on the same batch, and a large matrix product
 before and after those. Times are added up over the rounds, each of which has a batch of another length, so that a busy
@@ -26,7 +30,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from textbook import TextbookDecoder
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -35,7 +38,8 @@ from captioner.model.config import GATES, AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
+from captioner.model.textbook import Textbook, soft_loss
 from captioner.training.settings import LossConfig
 
 SIZES = ((81, 1280, 2500), (81, 1280, 10000), (196, 512, 2500), (196, 2048, 2500), (196, 2048, 10000))  # L, D, V
@@ -116,7 +120,7 @@ class Batch:
 def our_loss(decoder: Decoder, batch: Batch, smoothing: float) -> Tensor:
     """Return the loss that the textbook has too, the paper's equation 14."""
     mask = batch.mask  # (B, N, T)
-    outputs = decoder(batch.regions, batch.caption_ids, Draws([0], len(mask)), mask)
+    outputs = decoder(batch.regions, batch.caption_ids, Randomness([0], len(mask)), mask)
     targets = batch.caption_ids[:, :, 1:][mask]  # (W,)
     losses, _ = word_losses(outputs.logits, targets, smoothing)
     words = cross_entropy(losses, mask[..., 0].numel(), reduction="sum")
@@ -172,21 +176,21 @@ def time_product(square: Tensor) -> float:
 def measure(case: Case, rounds: int, captions: int) -> str:
     """Return the table's line for a case."""
     decoder = case.decoder()
-    textbook = TextbookDecoder(decoder) if case.gate else None
+    textbook = Textbook.from_decoder(decoder) if case.gate else None
     square = torch.randn(SQUARE, SQUARE)
     times, work = Times(), 0
     warm = next(case.batches(1, captions)).first(WARM_UP)
     time_product(square)
     time_step(decoder, partial(our_loss, decoder, warm, case.smoothing))
     if textbook is not None:
-        time_step(textbook, partial(textbook.loss, *warm.rows()))
+        time_step(textbook, partial(soft_loss, textbook, *warm.rows()))
     for batch in case.batches(rounds, captions):
         ours = partial(our_loss, decoder, batch, case.smoothing)
         times.product.append(time_product(square))
         times.ours.append(time_step(decoder, ours))
         if textbook is not None:
             # The copies of the regions, which a loader of images with one caption each makes, are not timed.
-            times.textbook.append(time_step(textbook, partial(textbook.loss, *batch.rows())))
+            times.textbook.append(time_step(textbook, partial(soft_loss, textbook, *batch.rows())))
         times.ours.append(time_step(decoder, ours))
         times.product.append(time_product(square))
         work += 2 * multiply_adds(decoder, batch)
@@ -214,11 +218,11 @@ HEADER = (
 )
 
 # What the profiler is told to name, so that the operations inside can be told from others; the rest has names already.
-SCOPES = ((AdditiveKeys, "scores"), (AdditiveKeys, "add_gradients"), (Draws, "dropout"))
+SCOPES = ((AdditiveKeys, "scores"), (AdditiveKeys, "add_gradients"), (Randomness, "dropout"))
 # Where the time of an operation goes: to the first group that has a part of its name, or of a name around it.
 GROUPS = (
     ("additive pairs", ("AdditiveKeys.",)),
-    ("dropout", ("Draws.",)),
+    ("dropout", ("Randomness.",)),
     ("LSTM arithmetic", ("_Cell",)),
     ("softmax and cross entropy", ("softmax", "nll_loss", "cross_entropy")),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,11 +58,27 @@ def test_weights_of_half_precision_are_accepted() -> None:
     make(attention=(weights / weights.sum(axis=(1, 2), keepdims=True)).astype(np.float16))
 
 
-def test_repr_leaves_out_the_weights_and_the_image() -> None:
-    shown = repr(make(source=Image.new("RGB", (WIDTH, HEIGHT))))
-    assert "attention" not in shown
-    assert "source" not in shown
-    assert "words=('word', 'word')" in shown
+def test_repr_is_short_and_says_what_matters() -> None:
+    caption = make(source=Image.new("RGB", (WIDTH, HEIGHT)))
+    mean = f"{caption.probabilities.mean():.2f}"
+    assert repr(caption) == f"Caption('word word', grid=3x4, mean_probability={mean})"
+    assert repr(make(0)) == "Caption('', grid=3x4, mean_probability=none)"
+
+
+def test_plain_values_make_the_caption_again() -> None:
+    caption = make()
+    plain = json.loads(json.dumps(caption.to_dict()))
+    assert plain == caption.to_dict()
+    assert list(plain) == ["text", "words", "probabilities", "log_prob", "attention", "beta", "geometry"]
+    again = Caption.from_dict(plain, "photo.jpg")
+    assert (again.text, again.words, again.geometry, again.source) == (
+        *(caption.text, caption.words, caption.geometry),
+        "photo.jpg",
+    )
+    assert again.log_prob == pytest.approx(caption.log_prob, rel=1e-5)
+    for name in ("probabilities", "attention", "beta"):
+        assert getattr(again, name) == pytest.approx(getattr(caption, name), abs=1e-5)
+    assert list(caption.to_dict(attention=False)) == ["text", "words", "probabilities", "log_prob"]
 
 
 def test_opens_its_image_upright_from_a_path_bytes_or_an_image(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from helpers.toy_captioner import make_toy, save_toy, write_images
 from PIL import Image
 
 import captioner
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result, caption_images, load
-from captioner.captioning.options import CaptionOptions, Keeping, make_options
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner, caption_images, load
+from captioner.captioning.options import CaptionOptions, OutputOptions, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
-from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, find_model
+from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
 from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
@@ -191,9 +191,9 @@ def test_an_unknown_setting_is_an_error(model: Captioner) -> None:
 
 def test_what_is_kept_checks_itself() -> None:
     with pytest.raises(ValueError, match="format is 'xml'; choose from jsonl, txt, csv, coco"):
-        Keeping(("csv", "xml"))
+        OutputOptions(("csv", "xml"))
     with pytest.raises(ValueError, match="existing is 'keep'; choose from skip, overwrite, error"):
-        Keeping(existing="keep")
+        OutputOptions(existing="keep")
 
 
 def test_identity_is_all_that_decides_and_no_more() -> None:
@@ -255,7 +255,9 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
         "none.tar",
         str(photos[2]),
     ]
-    assert [result.error for result in results if result.error] == [
+    errors = [result.error for result in results if result.error]
+    assert [error.name.rpartition("/")[2] for error in errors] == ["bad.jpg", "gone.jpg", "l.jpg", "m.jpg", "none.tar"]
+    assert [error.reason for error in errors] == [
         "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
         "no such file or directory",
         "empty file",
@@ -321,6 +323,8 @@ def test_loading_by_folder_run_and_name(tmp_path: Path, lite0: Encoder, monkeypa
         load("c")
     save_toy(tmp_path / "pretrained" / DEFAULT, lite0)
     assert find_model().name == DEFAULT
+    assert distinct_names([]) == ()
+    assert distinct_names(["a", "b", "a", "a-2", "a"]) == ("a", "b", "a-3", "a-2", "a-4")
 
 
 def test_public_names_come_without_torch_until_they_are_used() -> None:
@@ -355,4 +359,6 @@ def test_a_caption_draws_itself(model: Captioner, tmp_path: Path) -> None:
 
 
 def test_results_are_plain() -> None:
-    assert Result(Source("a", Path("a")), error="why").captions == ()
+    failed = Result.failed(Source("a\nb", Path("a")), "why")
+    assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
+    assert str(failed.error) == r"'a\nb': why"

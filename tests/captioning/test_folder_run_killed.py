@@ -193,7 +193,7 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     wait_for_more(out, size(out))
     os.kill(children[1], signal.SIGKILL)
     assert forks.wait() == [1, -9]
-    assert "another process has ended early; the same command goes on" in forks.errors(0)
+    assert "another process has ended early; the same command resumes" in forks.errors(0)
     assert len(read(out / "captions.jsonl")) == done  # what the first two had left
     assert forks.run(command(out.name), command(out.name), environments=shares(2)) == [1, 1]
     assert_same(check(out, FEW), whole)

@@ -19,7 +19,10 @@ from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
+from captioner.captioning.output_folder import OutputFolder
 from captioner.cli import main
+from captioner.figures import overlay_files
+from captioner.images.opening import ImageError
 from captioner.model.encoders.encoder import Encoder
 
 
@@ -129,6 +132,35 @@ def test_overlays_are_no_images_to_caption_and_are_made_up_for(place: Path, caps
     assert caption(*into) == 0
     assert "0 captioned, 8 skipped" in capsys.readouterr().out
     assert read(place / "photos" / "captions.jsonl") == before
+
+
+def test_an_overlay_is_there_before_its_record_and_one_that_fails_is_a_failed_image(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, write = OutputFolder.add_caption, overlay_files.write_overlays
+
+    def add_after_drawing(folder: OutputFolder, record: dict[str, Any]) -> None:
+        assert (place / "out" / "overlays" / f"{record['file_name']}.png").is_file()
+        add(folder, record)
+
+    def write_all_but_one(out: Path, name: str, *more: Any) -> list[Path]:
+        if name == "photos/0001.jpg":
+            raise ImageError(name, "it has gone")
+        return write(out, name, *more)
+
+    monkeypatch.setattr(OutputFolder, "add_caption", add_after_drawing)
+    with monkeypatch.context() as patch:
+        patch.setattr(overlay_files, "write_overlays", write_all_but_one)
+        assert caption("photos", "--out", "out", "--overlays") == 1
+    captured = capsys.readouterr()
+    assert captured.err == "captioner: photos/0001.jpg: it has gone\n"
+    assert captured.out.endswith("0 skipped, 1 failed\n")
+    assert read(place / "out" / "errors.jsonl") == [{"file_name": "photos/0001.jpg", "error": "it has gone"}]
+    assert len(read(place / "out" / "captions.jsonl")) == 4
+    assert caption("photos", "--out", "out", "--overlays") == 0
+    assert "1 captioned" in (output := capsys.readouterr().out)
+    assert "4 skipped, 0 failed" in output
+    assert len(list((place / "out" / "overlays" / "photos").iterdir())) == 5
 
 
 def test_a_gallery_holds_all_images_of_the_record(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

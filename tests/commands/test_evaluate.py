@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.toy_captioner import save_toy, write_images
+from helpers.toy_evaluation import COUNT, make_home, write_some
 from helpers.toy_judge import ToyJudge
 
 import captioner.evaluation.metrics.judge
@@ -23,22 +23,20 @@ from captioner.evaluation.analysis.diagnostics import diagnose
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 
-COUNT = 16
-SUBJECTS, VERBS = ("a dog", "A man's dog", "the café", "two cats"), ("runs", "sits on the red boat", "is, naïve.")
 COMMAND = """
 import sys, time
 from helpers import toy_judge
 import captioner.evaluation.metrics.judge
-from captioner.captioning.folder import CaptionFolder
+from captioner.captioning.output_folder import OutputFolder
 from captioner.cli import main
 
-add_caption = CaptionFolder.add_caption
+add_caption = OutputFolder.add_caption
 
 def add_slowly(self, record):
     add_caption(self, record)
     time.sleep({seconds})
 
-CaptionFolder.add_caption = add_slowly
+OutputFolder.add_caption = add_slowly
 captioner.evaluation.metrics.judge.Judge = toy_judge.ToyJudge
 sys.exit(main(sys.argv[1:]))
 """
@@ -47,17 +45,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, lite0: Encoder) -> Path:
     """Two models, and a data set with a test split of 16 images."""
-    home = tmp_path_factory.mktemp("evaluate")
-    for seed, name in enumerate(("one/best", "two")):
-        save_toy(home / name, lite0, seed)
-    paths = write_images(home / "data", COUNT + 2)
-    with (home / "data" / "metadata.jsonl").open("w") as lines:
-        for number, path in enumerate(paths):
-            for reference in range(2 + number % 2):
-                words = f"{SUBJECTS[(number + reference) % 4]} {VERBS[(number * reference) % 3]}"
-                split = "test" if number < COUNT else "train"
-                lines.write(json.dumps({"file_name": path.name, "text": words, "split": split}) + "\n")
-    return home
+    return make_home(tmp_path_factory.mktemp("evaluate"), lite0)
 
 
 @pytest.fixture
@@ -76,13 +64,6 @@ def evaluate(*arguments: str) -> int:
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text())
-
-
-def write_some(path: Path, texts: dict[str, str] | None = None, **changes: str) -> Path:
-    """Write results of all images."""
-    texts = (texts or {f"{number:04d}.jpg": "a dog runs" for number in range(COUNT)}) | changes
-    path.write_text(json.dumps([{"image_id": name, "caption": text} for name, text in texts.items()]))
-    return path
 
 
 def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,7 +335,7 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data"], "there is nothing to evaluate; name a model before the data set, or --results, or --human"),
+        (["data"], "there is nothing to evaluate"),
         (["nowhere", "data"], "model is 'nowhere'; "),
         (["one", "nowhere"], "nowhere is not there, expected a folder with a data set"),
         (["one", "data", "--split", "val"], "data has no split 'val', only train, test"),

@@ -19,7 +19,7 @@ from captioner.model.encoders.encoder import Encoder
 
 @pytest.fixture(scope="module")
 def models(lite0: Encoder) -> dict[str, Captioner]:
-    return {str(seed): Captioner(make_toy(lite0, seed), device="cpu") for seed in range(2)}
+    return {str(seed): Captioner(make_toy(lite0, seed), device="cpu", name=str(seed)) for seed in range(2)}
 
 
 @pytest.fixture

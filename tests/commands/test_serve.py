@@ -99,7 +99,7 @@ def start(*arguments: str) -> Running:
 # Limits that tests can wait for. The interrupt is ignored by a process that a shell has put into the background.
 PROGRAM = """
 import functools, os, signal, sys
-from captioner.web import guard, server, serving
+from captioner.web import app, guard, server
 signal.signal(signal.SIGINT, signal.default_int_handler)
 make_server = server.make_server
 def note_files(app):  # from when the server is ready to answer
@@ -109,7 +109,7 @@ def note_files(app):  # from when the server is ready to answer
     sys.addaudithook(note)
     return make_server(app)
 server.make_server = note_files
-serving.Limits = functools.partial(serving.Limits, body=1_000_000, upload_seconds=1.5)
+app.Limits = functools.partial(app.Limits, body=1_000_000, upload_seconds=1.5)
 guard.LINGER_SECONDS, server.Connection.head_seconds, server.KEEP_SECONDS = 1.0, 1.5, 1
 from captioner.cli import main
 sys.exit(main())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.awkward_images import resolutionless_jpeg
 from helpers.toy_captioner import make_toy, write_images
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import make_options
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.analysis.diagnostics import diagnose
@@ -47,7 +48,7 @@ def images(tmp_path: Path) -> list[CaptionedImage]:
 @pytest.fixture
 def cache(images: list[CaptionedImage], lite0: Encoder, checkpoint: Checkpoint, tmp_path: Path) -> RegionCache:
     fill_cache(images[:5], tmp_path / "features", lite0, device="cpu")
-    found = open_cache(tmp_path / "features", checkpoint)
+    found = open_cache(tmp_path / "features", checkpoint.encoder_identity)
     assert found is not None
     return found
 
@@ -60,8 +61,8 @@ def caption(folder: Path, model: SplitCaptioner, images: list[CaptionedImage], *
 def test_a_cache_changes_nothing(
     tmp_path: Path, images: list[CaptionedImage], cache: RegionCache, checkpoint: Checkpoint
 ) -> None:
-    plain = caption(tmp_path / "plain", SplitCaptioner(checkpoint, images, device="cpu"), images)
-    model = SplitCaptioner(checkpoint, images, cache, device="cpu")
+    plain = caption(tmp_path / "plain", SplitCaptioner(Captioner(checkpoint, device="cpu"), images), images)
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images, cache)
     encoded: list[int] = []
     engine = model._engine
     model._engine = lambda pixels: encoded.append(len(pixels)) or engine(pixels)  # type: ignore[func-returns-value]
@@ -79,7 +80,7 @@ def test_a_cache_changes_nothing(
 def test_the_record_gives_the_captions_back(
     tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
 ) -> None:
-    model = SplitCaptioner(checkpoint, images, device="cpu")
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images)
     found = caption(tmp_path / "out", model, images)
     regions = model.encode([model.preprocessing.read(image.path) for image in images])
     geometries = [model.preprocessing.read(image.path).geometry for image in images]
@@ -100,7 +101,7 @@ def test_a_caption_without_words_has_the_grid_of_the_others(
     tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
 ) -> None:
     out = tmp_path / "out"
-    before = caption(out, SplitCaptioner(checkpoint, images, device="cpu"), images[:2])
+    before = caption(out, SplitCaptioner(Captioner(checkpoint, device="cpu"), images), images[:2])
     lines = [json.loads(line) for line in (out / "captions.jsonl").read_text().splitlines()]
     lines[0] |= {"text": "", "words": [], "probabilities": [], "attention": [], "beta": []}
     (out / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -119,7 +120,7 @@ def test_progress_is_that_of_the_own_share(
     tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
 ) -> None:
     told: list[tuple[int, int]] = []
-    model = SplitCaptioner(checkpoint, images, device="cpu")
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images)
     caption(tmp_path / "out", model, images, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (COUNT, COUNT)
     assert {total for _, total in told} == {COUNT}
@@ -128,7 +129,7 @@ def test_progress_is_that_of_the_own_share(
 def test_a_file_that_has_changed_is_not_taken_from_the_cache(
     tmp_path: Path, images: list[CaptionedImage], cache: RegionCache, checkpoint: Checkpoint
 ) -> None:
-    model = SplitCaptioner(checkpoint, images, cache, device="cpu")
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images, cache)
     assert model.preprocessing.read(images[1].path).pixels.size == 0
     os.utime(images[1].path, (1, 1))  # the contents are the same
     assert model.preprocessing.read(images[1].path).pixels.size == 0
@@ -141,20 +142,34 @@ def test_a_file_that_has_changed_is_not_taken_from_the_cache(
     assert torch.equal(mixed, torch.cat(each))
 
 
+def test_an_image_that_the_cache_accepts_is_accepted_here_too(
+    tmp_path: Path, images: list[CaptionedImage], lite0: Encoder, checkpoint: Checkpoint
+) -> None:
+    photo = images[1].path
+    photo.write_bytes(resolutionless_jpeg(photo.read_bytes()))
+    with pytest.raises(UnidentifiedImageError), Image.open(photo):
+        pass
+    fill_cache(images, tmp_path / "features", lite0, device="cpu")
+    cache = open_cache(tmp_path / "features", checkpoint.encoder_identity)
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images, cache)
+    found = caption(tmp_path / "out", model, images)
+    assert found[images[1].file_name].geometry == found[images[2].file_name].geometry
+
+
 def test_only_a_cache_of_the_same_encoder_is_read(
     tmp_path: Path, images: list[CaptionedImage], cache: RegionCache, checkpoint: Checkpoint
 ) -> None:
     before = copy.deepcopy(checkpoint.encoder_identity)
     identity = {**before, "weights": "others"}
-    assert open_cache(tmp_path / "features", replace(checkpoint, encoder_identity=identity)) is None
-    assert open_cache(tmp_path, checkpoint) is None
+    assert open_cache(tmp_path / "features", identity) is None
+    assert open_cache(tmp_path, checkpoint.encoder_identity) is None
     assert checkpoint.encoder_identity == before
 
 
 def test_captions_of_other_data_or_search_are_refused_or_replaced(
     tmp_path: Path, images: list[CaptionedImage], checkpoint: Checkpoint
 ) -> None:
-    model = SplitCaptioner(checkpoint, images, device="cpu")
+    model = SplitCaptioner(Captioner(checkpoint, device="cpu"), images)
     out = tmp_path / "out"
     caption(out, model, images[:4])
     record = (out / "captions.jsonl").read_bytes()

@@ -127,6 +127,13 @@ def thumbnailed_jpeg() -> bytes:
     return with_segment(PLAIN, 0xE1, exif(1).tobytes() + jpeg(COLOURS[::4, ::4]))
 
 
+def resolutionless_jpeg(data: bytes = PLAIN) -> bytes:
+    """Return a JPEG that names a resolution in EXIF and leaves it empty, at which Pillow's own reader stops."""
+    bare = data[:2] + data[20:]  # without JFIF, so that Pillow looks for the resolution in EXIF
+    fields = struct.pack("<IHHHIIHHIII", 8, 2, 0x11A, 2, 1, 0, 0x128, 3, 1, 2, 0)
+    return with_segment(bare, 0xE1, b"Exif\0\0II*\0" + fields)
+
+
 def ycck_jpeg() -> bytes:
     """Return COLOURS as the YCCK that Adobe writes: the inks go through the formula for YCbCr, black stays apart."""
     luma, blue, red = Image.fromarray(255 - COLOURS).convert("YCbCr").split()

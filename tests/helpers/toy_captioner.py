@@ -50,7 +50,7 @@ def use_toys(models: dict[str, Captioner], monkeypatch: pytest.MonkeyPatch) -> N
     """Let commands of this process find and load `models` by their names."""
     monkeypatch.setattr("captioner.captioning.captioner.load", lambda folder, **_: models[str(folder)])
     for command in ("caption", "overlay"):
-        monkeypatch.setattr(f"captioner.commands.{command}.find_model", lambda name: name)
+        monkeypatch.setattr(f"captioner.commands.{command}.find_model", lambda name=None: Path(name or "0"))
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
 
 

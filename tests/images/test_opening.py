@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import socket
 import struct
@@ -18,7 +19,7 @@ from helpers.awkward_images import COLOURS, PLAIN, Builders, chunk, encode, jpeg
 from PIL import Image, WebPImagePlugin
 
 from captioner.images import opening
-from captioner.images.opening import ImageError, open_image
+from captioner.images.opening import ImageError, NotAnImageError, open_image, upright_size
 
 ICON = b"\0\0\1\0\1\0\x10\x10\0\0\1\0\x20\0" + bytes(99)
 PNG_HEADER = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
@@ -209,7 +210,7 @@ def test_refusing_bombs_costs_no_memory_and_prints_nothing(tmp_path: Path) -> No
     measure = """
 import resource, sys
 from captioner.images.finding import find_images
-from captioner.images.opening import ImageError, open_image
+from captioner.images.opening import ImageError, NotAnImageError, open_image, upright_size
 def opened(path):
     try:
         return open_image(path)
@@ -330,3 +331,25 @@ def test_names_that_no_file_can_have(name: str) -> None:
 def test_a_tile_may_reach_beyond_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MAX_PIXELS", 48 * 48)  # more than the picture and each tile, less than tiles together
     assert open_image(made.tiled_tiff()).size == (made.WIDTH, made.HEIGHT)
+
+
+@pytest.mark.parametrize("orientation", made.ORIENTATIONS)
+def test_the_size_is_that_of_the_upright_image(orientation: int, unpacked: list[str]) -> None:
+    data = jpeg(COLOURS, exif=made.exif(orientation))
+    unpacked.clear()
+    size = upright_size(data)
+    assert unpacked == []
+    assert size == open_image(data).size
+    turned = encode(COLOURS, "TIFF", exif=made.exif(orientation))  # which Pillow turns itself
+    assert upright_size(turned) == open_image(turned).size
+
+
+def test_what_is_no_image_is_told_from_what_is_damaged() -> None:
+    for read in (open_image, upright_size):
+        with pytest.raises(NotAnImageError, match="not one of") as raised:
+            read(b"dear diary")
+        assert (raised.value.name, raised.value.reason[:10]) == ("image", "not one of")
+        assert type(raised.value.copy()) is type(pickle.loads(pickle.dumps(raised.value))) is NotAnImageError
+        with pytest.raises(ImageError, match="truncated") as raised:
+            read(jpeg(COLOURS)[:-9])
+        assert not isinstance(raised.value, NotAnImageError)

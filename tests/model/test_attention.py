@@ -8,7 +8,7 @@ from torch import Tensor
 
 from captioner.model.attention import Attention, Glimpse
 from captioner.model.config import MODES, SCORES, AttentionConfig
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.scores import ConcatScore
 
 B, N, D, H, A, GRID = 2, 3, 6, 6, 5, (2, 3)
@@ -30,7 +30,7 @@ def inputs(batch: int = B, captions: int = N) -> tuple[Tensor, Tensor]:
 
 def look(attention: Attention, regions: Tensor, hidden: Tensor, seed: int | None = 2) -> Glimpse:
     """Look as in training, or with no seed as in use."""
-    draws = Draws([seed], len(regions)) if seed is not None else None
+    draws = Randomness([seed], len(regions)) if seed is not None else None
     return attention(attention.prepare(regions, draws), hidden, draws)  # type: ignore[no-any-return]
 
 
@@ -135,7 +135,7 @@ def test_hard_samples_follow_the_weights_and_look_at_one_region() -> None:
 def test_hard_mixes_samples_and_expectations_by_image() -> None:
     attention = make("hard", expected=0.5)
     regions, hidden = inputs(batch=200)
-    draws = Draws([0], len(regions))
+    draws = Randomness([0], len(regions))
     memory = attention.prepare(regions, draws)
     glimpse = attention(memory, hidden, draws)
     share = memory.expected.double().mean().item()
@@ -184,7 +184,7 @@ def test_self_attention_lets_regions_see_each_other() -> None:
     regions, hidden = inputs()
     for heads, moved in ((0, False), (2, True)):
         attention = make(heads=heads)
-        before = attention.prepare(regions).regions.matrix[0, 0]
+        before = attention.prepare(regions).features.matrix[0, 0]
         changed = regions.clone()
         changed[0, 5] += 1
         assert torch.equal(before, attention.prepare(changed).regions.matrix[0, 0]) != moved

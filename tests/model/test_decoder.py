@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
-from captioner.model.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder, Outputs
-from captioner.model.randomness import Draws
+from captioner.model.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.decoder import Decoder, Outputs, State
+from captioner.model.randomness import Randomness
+from captioner.model.search.beam import search
+from captioner.model.search.sampling import roll_out
 
 V, D, E, H, R, GRID = 11, 6, 4, 5, 3, (2, 2)
 L = 4
@@ -25,13 +29,16 @@ def inputs(batch: int = 3, captions: int = 2, length: int = 5) -> tuple[Tensor, 
     return regions, torch.randint(1, V, (batch, captions, length + 1), generator=generator)
 
 
-def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor, Tensor]:
-    scene, state = decoder.start(regions, ids.shape[1], draws)
+def step_by_step(
+    decoder: Decoder, regions: Tensor, ids: Tensor, randomness: Randomness | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    prepared, state = decoder.start(regions, ids.shape[1], randomness)
     logits, alpha, beta = [], [], []
     for word in ids[:, :, :-1].unbind(dim=2):
-        step = decoder.step(scene, state, word, draws)
+        words = decoder.embed(word, randomness=randomness)
+        step = decoder.step(prepared, state, words.gates, randomness)
         state = step.state
-        logits.append(step.logits)
+        logits.append(decoder.logits(words.vectors, state.hidden, step.context, randomness))
         alpha.append(step.alpha)
         beta.append(step.beta)
     return torch.stack(logits, dim=2), torch.stack(alpha, dim=2), torch.stack(beta, dim=2)
@@ -42,14 +49,57 @@ def step_by_step(decoder: Decoder, regions: Tensor, ids: Tensor, draws: Draws | 
 def test_teacher_forcing_equals_step_by_step(mode: str, training: bool) -> None:
     decoder = make(AttentionConfig(mode, width=5))
     regions, ids = inputs()
-    whole: Outputs = decoder(regions, ids, Draws([7], 3) if training else None)
-    logits, alpha, beta = step_by_step(decoder, regions, ids, Draws([7], 3) if training else None)
+    whole: Outputs = decoder(regions, ids, Randomness([7], 3) if training else None)
+    logits, alpha, beta = step_by_step(decoder, regions, ids, Randomness([7], 3) if training else None)
     assert whole.logits.shape == (3, 2, 5, V)
     assert whole.alpha.shape == (3, 2, 5, L)
     torch.testing.assert_close(whole.logits, logits)
     torch.testing.assert_close(whole.alpha, alpha)
     torch.testing.assert_close(whole.beta, beta)
     assert (whole.chosen is not None) == (training and mode in ("hard", "gumbel"))
+
+
+@pytest.mark.parametrize("inference", ["expectation", "argmax"])
+@pytest.mark.parametrize("mode", MODES)
+def test_teacher_forcing_sampling_and_beams_share_one_step(mode: str, inference: str) -> None:
+    """For the same words, logits and alpha are the same however the step is reached."""
+    decoder = make(AttentionConfig(mode, width=5, inference=inference))
+    regions, ids = inputs(captions=3)
+    expected = decoder(regions, ids)
+    with torch.no_grad():
+        prepared, sampled = decoder.start(regions)  # as sampling and beams start: the captions are one at first
+        assert prepared.word_gates is not None
+        shuffled, parents = sampled, torch.zeros_like(ids[:, :, 0])  # (B, N)
+        for place in range(ids.shape[2] - 1):
+            words = decoder.embed(ids[:, :, place], prepared)
+            by_row = decoder.step(prepared, sampled.expand(3) if place == 0 else sampled, words.gates)
+            # A beam keeps its states in another order than its words, and more of them than are used.
+            by_parent = decoder.step(prepared, shuffled, words.gates, parents=parents)
+            for step in (by_row, by_parent):
+                logits = decoder.logits(words.vectors, step.state.hidden, step.context)
+                torch.testing.assert_close(logits, expected.logits[:, :, place])
+                torch.testing.assert_close(step.alpha, expected.alpha[:, :, place])
+                torch.testing.assert_close(step.beta, expected.beta[:, :, place])
+            sampled = by_row.state
+            order, parents = torch.tensor([2, 0, 1, 1]), torch.tensor([1, 3, 0]).expand(len(regions), -1)
+            shuffled = State(by_parent.state.hidden[:, order], by_parent.state.cell[:, order], place + 1)
+
+
+def test_every_way_to_captions_calls_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, (regions, ids) = make(), inputs()
+    calls: list[int] = []
+    step = Decoder.step
+    monkeypatch.setattr(Decoder, "step", lambda *given, **options: (calls.append(1), step(*given, **options))[1])
+    ways: list[Callable[[], object]] = [
+        lambda: decoder(regions, ids),
+        lambda: roll_out(decoder, regions, 2, 5, Randomness([1], 3)),
+        lambda: search(decoder, regions, SearchConfig(beam=2, maximum_length=5)),
+        lambda: search(decoder, regions, SearchConfig("sample", maximum_length=5), seeds=[1, 2, 3]),
+    ]
+    for way in ways:
+        calls.clear()
+        way()
+        assert calls
 
 
 @pytest.mark.parametrize("mode", ["soft", "local", "none"])
@@ -87,8 +137,8 @@ def test_one_step_by_the_papers_equations() -> None:
     context = beta * (alpha[:, None] * annotation).sum(dim=0)  # eq. 13, gated
     word = decoder.embedding(ids[0, 0, 0])
     gates = decoder.from_word(word) + decoder.from_context(context) + decoder.from_hidden(hidden)
-    entry, forget, candidate, output = gates.view(4, H)
-    cell = forget.sigmoid() * cell + entry.sigmoid() * candidate.tanh()
+    input_gate, forget, candidate, output = gates.view(4, H)
+    cell = forget.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
     hidden = output.sigmoid() * cell.tanh()
     logits = decoder.output(word + decoder.output_hidden(hidden) + decoder.output_context(context))  # eq. 7
     torch.testing.assert_close(outputs.alpha[0, 0, 0], alpha)
@@ -105,26 +155,26 @@ def test_the_lstm_is_torchs() -> None:
         cell.bias_ih.copy_(decoder.from_word.bias)
         cell.bias_hh.zero_()
     regions, ids = inputs(batch=1, captions=1)
-    scene, state = decoder.start(regions)
-    step = decoder.step(scene, state, ids[:, :, 0])
-    context = decoder.attention(scene.memory, state.hidden).context
+    prepared, state = decoder.start(regions)
+    step = decoder.step(prepared, state, decoder.embed(ids[:, :, 0]).gates)
+    context = decoder.attention(prepared.regions, state.hidden).context
     read = torch.cat([decoder.embedding(ids[0, :, 0]), context[0]], dim=-1)
-    hidden, cells = cell(read, (state.hidden[0], state.memory[0]))
+    hidden, cells = cell(read, (state.hidden[0], state.cell[0]))
     torch.testing.assert_close(step.state.hidden[0], hidden)
-    torch.testing.assert_close(step.state.memory[0], cells)
+    torch.testing.assert_close(step.state.cell[0], cells)
 
 
 @pytest.mark.parametrize("feed", FEEDS)
 def test_feeds_of_the_decoder_without_attention(feed: str) -> None:
     decoder = make(AttentionConfig("none", feed=feed), gate="none")
     regions, ids = inputs(batch=1, captions=1)
-    scene, state = decoder.start(regions)
+    prepared, state = decoder.start(regions)
     assert (state.hidden == 0).all() == (feed in ("every-step", "first-step"))
     contexts = []
     for word in ids.unbind(dim=2)[:3]:
-        gates = decoder.from_word(decoder.embedding(word))
-        state, context, _, _ = decoder._advance(scene, state, gates, None)
-        contexts.append(bool((context != 0).any()))
+        step = decoder.step(prepared, state, decoder.embed(word).gates)
+        state = step.state
+        contexts.append(bool((step.context != 0).any()))
     assert contexts == {"every-step": [True] * 3, "first-step": [True, False, False]}.get(feed, [False] * 3)
     changed = decoder(regions + 1 + torch.randn_like(regions), ids).logits
     assert (changed != decoder(regions, ids).logits).any()  # the image reaches the words, whatever the way
@@ -149,7 +199,7 @@ def test_tied_embeddings_are_one_matrix() -> None:
 def test_every_parameter_learns(mode: str) -> None:
     decoder = make(AttentionConfig(mode, width=5, expected=0.5))
     regions, ids = inputs(batch=8)
-    outputs = decoder(regions, ids, Draws([0], 8))
+    outputs = decoder(regions, ids, Randomness([0], 8))
     outputs.logits.square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in decoder.named_parameters()}
     assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
@@ -160,7 +210,7 @@ def test_dropout_is_off_at_inference(kind: str) -> None:
     decoder = make(**{kind: 0.5})
     regions, ids = inputs()
     torch.testing.assert_close(decoder(regions, ids).logits, decoder(regions, ids).logits)
-    first, again, other = (decoder(regions, ids, Draws([seed], 3)).logits for seed in (1, 1, 2))
+    first, again, other = (decoder(regions, ids, Randomness([seed], 3)).logits for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert (first != other).any()
 
@@ -174,7 +224,7 @@ def test_a_mask_saves_work_and_changes_nothing(mode: str) -> None:
     found = []
     for told in (mask, None):
         decoder = make(AttentionConfig(mode, width=5), dropout=0.3)
-        outputs = decoder(regions, ids, Draws([7], 3), told)
+        outputs = decoder(regions, ids, Randomness([7], 3), told)
         logits = outputs.logits if told is not None else outputs.logits[mask]
         (logits.square().sum() + (outputs.alpha[mask] ** 3).sum() + (outputs.beta[mask] ** 3).sum()).backward()
         assert outputs.alpha.shape == (3, 3, 6, L)
@@ -186,9 +236,9 @@ def test_a_mask_saves_work_and_changes_nothing(mode: str) -> None:
 def test_images_shared_among_processes_see_the_same_numbers(mode: str) -> None:
     decoder = make(AttentionConfig(mode, width=5), dropout=0.5, region_dropout=0.3)
     regions, ids = inputs(batch=5)
-    whole = decoder(regions, ids, Draws([3, 4], 5))
+    whole = decoder(regions, ids, Randomness([3, 4], 5))
     for rows in (slice(0, 2), slice(2, 5)):
-        part = decoder(regions[rows], ids[rows], Draws([3, 4], 5, rows))
+        part = decoder(regions[rows], ids[rows], Randomness([3, 4], 5, rows))
         torch.testing.assert_close(part.logits, whole.logits[rows])
 
 
@@ -216,7 +266,7 @@ def test_half_precision_is_near_single(mode: str, score: str) -> None:
     for kind in (None, torch.bfloat16):
         decoder = make(attention, regions=5).float()  # dot scores want the regions as wide as the hidden state
         with torch.autocast("cpu", dtype=kind, enabled=kind is not None):
-            outputs = decoder(regions.float(), ids, Draws([7], 4))
+            outputs = decoder(regions.float(), ids, Randomness([7], 4))
         assert outputs.alpha.dtype == torch.float32
         loss = outputs.logits.float().square().mean() + outputs.alpha.square().mean()
         loss.backward()

@@ -13,7 +13,7 @@ from captioner.model import attention
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder, Outputs
 from captioner.model.losses import reinforce_surrogate, word_losses
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 
 V, D, L, STEPS = 7, 4, 3, 3
 IDS = torch.tensor([[[1, 5, 4, 2]]])  # (1, 1, T + 1)
@@ -35,7 +35,7 @@ def forced(decoder: Decoder, regions: Tensor, patch: pytest.MonkeyPatch) -> Iter
     for path in itertools.product(range(L), repeat=STEPS):
         regions_left = iter(path)
         patch.setattr(attention, "_sample", lambda *_: torch.tensor([[next(regions_left)]]))  # noqa: B023
-        outputs = decoder(regions, IDS, Draws([0], 1), MASK)
+        outputs = decoder(regions, IDS, Randomness([0], 1), MASK)
         assert outputs.chosen.flatten().tolist() == list(path)
         likelihood = -word_losses(outputs.logits, IDS[:, :, 1:][MASK])[1].sum().view(1, 1)
         taken = outputs.alpha.gather(-1, outputs.chosen.unsqueeze(-1))  # (1, 1, T, 1)

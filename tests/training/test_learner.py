@@ -10,7 +10,7 @@ from helpers.toy_learner import IMAGES, VOCABULARY, L, make_batch, make_learner,
 from torch import Tensor
 
 from captioner.model.losses import reinforce_surrogate
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.processes import Processes
 from captioner.training.batches import Batch
 from captioner.training.learner import Learner
@@ -89,7 +89,7 @@ def likelihoods(learner: Learner, batch: Batch, regions: Tensor) -> tuple[Tensor
     """Return the log likelihood (B, N) of each caption under the regions that are drawn for the batch."""
     mask = torch.from_numpy(batch.mask)
     ids = torch.from_numpy(batch.caption_ids)
-    outputs = learner.decoder(regions, ids, Draws(batch.seed, len(regions)), mask)
+    outputs = learner.decoder(regions, ids, Randomness(batch.seed, len(regions)), mask)
     log_probabilities = outputs.logits.log_softmax(dim=-1)  # (W, V)
     chosen = log_probabilities.gather(1, ids[:, :, 1:][mask][:, None]).squeeze(1)
     found = torch.zeros(mask.shape, dtype=regions.dtype).masked_scatter(mask, chosen).sum(dim=2)

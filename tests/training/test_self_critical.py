@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.evaluation.metrics.ngram_metrics import bleu
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 from captioner.model.search.sampling import roll_out
 from captioner.training.batches import EpochPlan
 from captioner.training.learner import Learner
@@ -78,7 +78,7 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> No
     batch, regions = make_batch(sampled=5), some_regions()
     rewards = WordCount("a")
     loss, numbers = learner.criticise(batch, regions, rewards)  # type: ignore[arg-type]
-    ids, _ = roll_out(learner.decoder, regions, 5, 6, Draws(batch.seed, 4), temperature)
+    ids, _ = roll_out(learner.decoder, regions, 5, 6, Randomness(batch.seed, 4), temperature)
     best, _ = roll_out(learner.decoder, regions, 1, 6)
     total = 0.0
     scores = rewards.score(ids, batch.images)

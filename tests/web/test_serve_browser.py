@@ -22,9 +22,9 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.model.encoders.encoder import Encoder
-from captioner.web.models import Served, find_examples
+from captioner.web.app import make_app
+from captioner.web.served_models import Served, find_examples
 from captioner.web.server import address, listen, make_server
-from captioner.web.serving import make_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,6 +4,8 @@ With r = 1 / (1 + exp(2 key) exp(2 query)), tanh(key + query) is 1 - 2 r and its
 taken once per key and once per query, so that a pair costs a multiplication and a division, a tenth of a tanh. Pairs
 (B, N, L, A) are gone through in blocks that fit a core's cache and computed again for the backward pass, which is
 cheaper than writing them to memory and reading them back.
+
+The plain line: torch.tanh(keys.unsqueeze(1) + query.unsqueeze(2)) @ energy
 """
 
 from __future__ import annotations
@@ -65,16 +67,16 @@ class AdditiveKeys:
         if self.key_gradient is None or self.energy_gradient is None:
             self.key_gradient = torch.zeros_like(self.exponentials)
             self.energy_gradient = torch.zeros_like(self.exponentials[0, 0])
-        own = torch.empty_like(queries)
+        of_queries = torch.empty_like(queries)
         for images, part in self._blocks(queries.shape[1]):
             pairs = self._reciprocals(queries, images, part)  # (b, n, L, A)
             weights = gradient[images, part]  # (b, n, L)
             self.energy_gradient.sub_(weights.reshape(-1) @ pairs.flatten(0, 2), alpha=2)
             pairs.addcmul_(pairs, pairs, value=-1).mul_(weights.unsqueeze(-1))  # a quarter of tanh's derivative
-            torch.sum(pairs, dim=2, out=own[images, part])
+            torch.sum(pairs, dim=2, out=of_queries[images, part])
             self.key_gradient[images].add_(pairs.sum(dim=1))
         self.energy_gradient.add_(gradient.sum())
-        return own.mul_(4 * self.energy.detach().to(own.dtype))
+        return of_queries.mul_(4 * self.energy.detach().to(queries.dtype))
 
     def collect_gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of keys and energy from all steps, and forget these."""
@@ -113,12 +115,12 @@ class _Use(Function):
     def forward(ctx: Any, query: Tensor, _: Tensor, owner: AdditiveKeys) -> Tensor:
         queries = _exponentials(query)
         ctx.save_for_backward(queries)
-        ctx.owner, ctx.kind = owner, query.dtype
+        ctx.owner, ctx.dtype = owner, query.dtype
         return owner.scores(queries)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (queries,) = ctx.saved_tensors
-        own = ctx.owner.add_gradients(queries, gradient.to(queries.dtype))
-        return own.to(ctx.kind), gradient.new_zeros(()), None
+        of_query = ctx.owner.add_gradients(queries, gradient.to(queries.dtype))
+        return of_query.to(ctx.dtype), gradient.new_zeros(()), None

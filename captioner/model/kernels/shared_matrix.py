@@ -50,7 +50,7 @@ class _Owner(Function):
 class SharedMatrix:
     """A matrix (..., I, O), the same for all steps of a batch, with an optional bias (O,).
 
-    With leading dimensions it is a matrix for each image, and so are the inputs.
+    With leading dimensions it is a matrix for each image, and so are the inputs. The plain line: inputs @ matrix + bias
     """
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
@@ -90,16 +90,11 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def take_rows(table: Tensor, rows: Tensor) -> Tensor:
-    """Return rows (...) of a table (P, X), (..., X): as indexing does, with whole rows copied at a time."""
-    return table.index_select(0, rows.flatten()).view(*rows.shape, *table.shape[1:])
-
-
 def _as_autocast(values: Tensor) -> Tensor:
-    """Return values in the precision that products have here, as autocast knows nothing of operations of our own."""
-    kind = values.device.type
-    if values.dtype == torch.float32 and torch.is_autocast_enabled(kind):
-        return values.to(torch.get_autocast_dtype(kind))
+    """Return values in the precision that products have here, as autocast knows nothing of the operations here."""
+    device = values.device.type
+    if values.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return values.to(torch.get_autocast_dtype(device))
     return values
 
 
@@ -126,5 +121,5 @@ class _Use(Function):
         flat = shared.matrix.dim() == 2
         shared.inputs.append(inputs.flatten(0, -2) if flat else inputs)
         shared.gradients.append(gradient.flatten(0, -2) if flat else gradient)
-        own = gradient @ shared.matrix.transpose(-1, -2) if ctx.needs_input_grad[0] else None
-        return own, gradient.new_zeros(()), None
+        of_inputs = gradient @ shared.matrix.transpose(-1, -2) if ctx.needs_input_grad[0] else None
+        return of_inputs, gradient.new_zeros(()), None

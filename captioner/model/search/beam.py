@@ -1,4 +1,4 @@
-"""Search for captions: batched over images and beams, on the decoder's own step.
+"""Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
 that go on from the same one share its look at them. An image whose best captions are certain leaves the batch.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
-from captioner.model.decoder import Decoder, Step
-from captioner.model.search.hypotheses import Ends, Hypothesis, Trail
+from captioner.model.decoder import Decoder
+from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample
 
-__all__ = ["Hypothesis", "beam_search", "greedy_search", "search"]
+__all__ = ["Hypothesis", "beam_search", "search"]
 
-LEAVE = 8  # one image in so many must be over before it pays to make the batch smaller
+LEAVE = 8  # one image in so many must be finished before it pays to make the batch smaller
 
 
 def search(
@@ -37,11 +37,6 @@ def search(
             raise ValueError("seeds is None; sampling needs one number for each image")
         return sample(decoder, regions, config, seeds, best)
     return beam_search(decoder, regions, config, best)
-
-
-def greedy_search(decoder: Decoder, regions: Tensor, config: SearchConfig) -> list[Hypothesis]:
-    """Return the caption (B of them) that takes the best next word each time, whatever `beam` is."""
-    return [best for (best,) in beam_search(decoder, regions, replace(config, beam=1, groups=1))]
 
 
 def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1) -> list[list[Hypothesis]]:
@@ -59,79 +54,86 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
         return beams.found()
 
 
+@dataclass(frozen=True)
+class _GroupChoice:
+    """What one group of k beams goes on with, and which of its captions end."""
+
+    going: Choice  # (b, k)
+    totals: Tensor  # (b, k) log probabilities of the captions so far, -inf for no beam
+    ended: Tensor  # (b, k) log probabilities of the captions that end, -inf for none
+    enders: Tensor  # (b, k), their beams
+
+    @classmethod
+    def join(cls, groups: Sequence[_GroupChoice]) -> _GroupChoice:
+        """Return the choices of all groups, (b, K)."""
+        tensors = ((group.totals, group.ended, group.enders) for group in groups)
+        going = Choice.join([group.going for group in groups])
+        return cls(going, *(torch.cat(parts, dim=1) for parts in zip(*tensors, strict=True)))
+
+
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
     def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig, best: int) -> None:
         self.decoder, self.config, self.best = decoder, config, best
         self.width = config.beam // config.groups
-        self.scene, self.state = decoder.start(regions)  # (b, 1, H)
+        self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
         self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
         self.parents = self.images.new_zeros(len(regions), 1)  # (b, K), the state that each beam goes on from
         self.words = torch.full_like(self.parents, START)  # (b, K), which it reads next
         self.history = self.parents.new_empty(len(regions), 1, 0)  # (b, K, t), which it has said
-        kind = torch.promote_types(regions.dtype, torch.float32)
-        self.totals = torch.zeros_like(self.parents, dtype=kind)  # (b, K) log probabilities, -inf for no beam
+        dtype = torch.promote_types(regions.dtype, torch.float32)
+        self.totals = torch.zeros_like(self.parents, dtype=dtype)  # (b, K) log probabilities, -inf for no beam
         self.ended = self.parents.new_zeros(len(regions), config.groups)  # (b, G) captions
         leaders = (len(regions), config.groups, min(best, self.width))
         self.leaders = self.totals.new_full(leaders, -math.inf)  # (b, G, n) best scores of captions that ended
-        self.trail = Trail(len(regions))
-        self.ends: list[Ends] = []
+        self.pointers = BackPointers(len(regions))
+        self.finished: list[Finished] = []
 
     def advance(self) -> None:
-        """Read the word of each beam, choose the beams to go on with, and let images go that are over."""
-        step = self._read()
-        scores = next_word_scores(step.logits, self.history, self.config)  # (b, K, V)
+        """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
+        words = self.decoder.embed(self.words, self.inputs)  # (b, K)
+        step = self.decoder.step(self.inputs, self.state, words.gates, parents=self.parents)
+        logits = self.decoder.logits(words.vectors, step.state.hidden, step.context)  # (b, K, V)
+        scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
         stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
         if bool(stuck.any()):
             beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)
-            self._note(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
-        choices: list[tuple[Tensor, ...]] = []
+            self._finish(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
+        groups: list[_GroupChoice] = []
         for group in range(self.config.groups):
-            choices.append(self._choose(group, scores, choices))
-        parents, self.words, taken, totals, ended, enders = (
-            torch.cat(tensors, dim=1) for tensors in zip(*choices, strict=True)
-        )  # each (b, K)
-        self._note(ended, enders, ended=True)
-        self.trail.add(self.images, parents, self.words, taken, step.alpha, step.beta)
-        # Before the first end of all, nothing is certain, and no image is over.
-        self.totals = self._certain(totals, ended) if self.ends else totals
+            groups.append(self._choose(group, scores, groups))
+        chosen = _GroupChoice.join(groups)  # (b, K)
+        self._finish(chosen.ended, chosen.enders, ended=True)
+        self.pointers.add(self.images, chosen.going, step.alpha, step.beta)
+        parents, self.words = chosen.going.parents, chosen.going.words
+        # Before the first end of all, nothing is certain, and no image is finished.
+        self.totals = self._certain(chosen.totals, chosen.ended) if self.finished else chosen.totals
         # A beam that is none must not ask for a look of its own.
         self.parents = parents.where(self.totals > -math.inf, parents[:, :1])
         history = self.history.gather(1, parents.unsqueeze(-1).expand(*parents.shape, self.history.shape[2]))
         self.history = torch.cat([history, self.words.unsqueeze(-1)], dim=2)  # (b, K, t + 1)
         self.state = step.state
-        if self.ends:
+        if self.finished:
             self._leave()
 
-    def _read(self) -> Step:
-        """Return a step (b, K, ...) of all beams; those of one parent differ in their words alone."""
-        used = torch.zeros(self.state.hidden.shape[:2], dtype=torch.bool, device=self.words.device)  # (b, k)
-        used = used.scatter_(1, self.parents, True).flatten()  # (b * k,)
-        places = used.cumsum(dim=0).sub_(1).view(len(self.words), -1)  # (b, k), of each parent among those used
-        look = self.decoder.look(self.scene, self.state, rows=used.nonzero().squeeze(1))
-        return self.decoder.read(self.scene, look.follow(places.gather(1, self.parents)), self.words)
+    def _choose(self, group: int, scores: Tensor, before: list[_GroupChoice]) -> _GroupChoice:
+        """Return what a group goes on with, by the scores (b, K, V) of the words to follow each beam.
 
-    def _choose(
-        self, group: int, scores: Tensor, before: list[tuple[Tensor, ...]]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return what a group goes on with, and what ends, by the scores (b, K, V) of the words to follow each beam.
-
-        These are (b, k) each: parents, words, log probabilities of the words, totals, -inf for no beam; then the log
-        probabilities of captions that end, -inf for none, and their beams. `before` is the same of the groups before.
+        `before` are the choices of the groups before it.
         """
         count = scores.shape[1] // self.config.groups or 1  # beams of this group; at first all groups have but one
         first = group * count if scores.shape[1] > 1 else 0
         totals = self.totals[:, first : first + count, None] + scores[:, first : first + count]  # (b, k, V)
         # Twice as many as beams: each may end only once, so that all of them go on. What other groups said costs, and
         # each of these words may put one way on of each beam behind others.
-        others = sum(words.shape[1] for _, words, *_ in before)
+        others = sum(other.totals.shape[1] for other in before)
         totals, places = top_scores(totals.flatten(1), 2 * self.width + others * count)  # (b, c)
         parents, words = first + places // scores.shape[2], places % scores.shape[2]  # (b, c)
         if before:
             ranks = totals
-            for _, said, _, going, *_ in before:
-                said = said.masked_fill(going.isneginf(), PAD).unsqueeze(1)  # (b, 1, k)
+            for other in before:
+                said = other.going.words.masked_fill(other.totals.isneginf(), PAD).unsqueeze(1)  # (b, 1, k)
                 ranks = ranks - self.config.diversity * (words.unsqueeze(-1) == said).sum(dim=-1)
             order = ranks.argsort(dim=1, descending=True, stable=True)[:, : 2 * self.width]  # (b, 2k)
             totals, parents, words = totals.gather(1, order), parents.gather(1, order), words.gather(1, order)
@@ -142,8 +144,8 @@ class _Beams:
         totals = totals.masked_fill(ends, -math.inf)
         order = totals.isneginf().to(torch.uint8).argsort(dim=1, stable=True)[:, : self.width]  # (b, k)
         totals, parents, words = totals.gather(1, order), parents.gather(1, order), words.gather(1, order)
-        taken = scores.flatten(1).gather(1, parents * scores.shape[2] + words)  # (b, k)
-        return parents, words, taken, totals, ended, enders
+        log_probs = scores.flatten(1).gather(1, parents * scores.shape[2] + words)  # (b, k)
+        return _GroupChoice(Choice(parents, words, log_probs), totals, ended, enders)
 
     def _certain(self, totals: Tensor, ended: Tensor) -> Tensor:
         """Return the totals (b, K) of beams, -inf for those of groups whose best captions are certain.
@@ -167,18 +169,19 @@ class _Beams:
             return
         self.images = self.images[staying]
         if len(staying):
-            self.scene, self.state = self.scene.select(staying), self.state.select(staying)
+            self.inputs, self.state = self.inputs.select(staying), self.state.select(staying)
             self.parents, self.words, self.history = self.parents[staying], self.words[staying], self.history[staying]
             self.totals, self.ended, self.leaders = self.totals[staying], self.ended[staying], self.leaders[staying]
 
-    def _note(self, log_probs: Tensor, beams: Tensor, ended: bool) -> None:
-        """Keep captions (b, K) that are over, -inf for none, and the beams (b, K) whose words they are."""
+    def _finish(self, log_probs: Tensor, beams: Tensor, ended: bool) -> None:
+        """Keep captions (b, K) that are finished, -inf for none, and the beams (b, K) whose words they are."""
         if not bool((log_probs > -math.inf).any()):
             return
-        log_probs = self._by_group(self.trail.widen(log_probs, self.images, -math.inf))  # (B, G, k)
-        beams = self._by_group(self.trail.widen(beams, self.images))  # (B, G, k)
+        log_probs = self._by_group(self.pointers.widen(log_probs, self.images, -math.inf))  # (B, G, k)
+        beams = self._by_group(self.pointers.widen(beams, self.images))  # (B, G, k)
         lengths = torch.full_like(beams, self.history.shape[2])
-        self.ends.append(Ends(beams, lengths, log_probs, torch.full_like(beams, ended, dtype=torch.bool)))
+        by_marker = torch.full_like(beams, ended, dtype=torch.bool)
+        self.finished.append(Finished(beams, lengths, log_probs, by_marker))
 
     def _by_group(self, beams: Tensor) -> Tensor:
         """Return (B, K) as (B, G, k); the one beam before the first word is in every group."""
@@ -188,12 +191,12 @@ class _Beams:
 
     def found(self) -> list[list[Hypothesis]]:
         """Return the best captions of each image."""
-        if not self.ends:
+        if not self.finished:
             return []
         power = self.config.length_power
-        ends = Ends.join(self.ends).best(power, self.leaders.shape[-1])  # (B, G, n)
-        ends = ends.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
-        found = self.trail.hypotheses(ends.map(lambda tensor: tensor.flatten(1)), power)
+        best = Finished.join(self.finished).best(power, self.leaders.shape[-1])  # (B, G, n)
+        best = best.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
+        found = self.pointers.hypotheses(best.map(lambda tensor: tensor.flatten(1)), power)
         return [_different(hypotheses)[: self.best] for hypotheses in found]
 
 

@@ -1,4 +1,4 @@
-"""What a search finds, and the trail by which it is traced back word by word."""
+"""What a search finds, and the back pointers by which it is traced back word by word."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Captions that are over: what it takes to rank them and to trace them back."""
+class Finished:
+    """Captions that are complete: what it takes to rank them and to trace them back."""
 
     beams: Tensor  # (B, ..., n) whose words they are
     lengths: Tensor  # (B, ..., n) words
     log_probs: Tensor  # (B, ..., n) of the whole caption, -inf for none
     ended: Tensor  # (B, ..., n) bool: by an end marker, or else cut off
 
-    def best(self, length_power: float, count: int) -> Ends:
+    def best(self, length_power: float, count: int) -> Finished:
         """Return the first `count` along the last dimension: those that ended, then those cut off, each by score."""
         scores = self.log_probs / (self.lengths + 1) ** length_power
         order = scores.argsort(dim=-1, descending=True, stable=True)  # (B, ..., n)
@@ -43,44 +43,69 @@ class Ends:
         order = order.gather(-1, rank.gather(-1, order).argsort(dim=-1, stable=True))[..., :count]
         return self.map(lambda tensor: tensor.gather(-1, order))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Ends:
-        """Return ends whose tensors have all been changed alike."""
-        return Ends(change(self.beams), change(self.lengths), change(self.log_probs), change(self.ended))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Finished:
+        """Return captions whose tensors have all been changed alike."""
+        return Finished(change(self.beams), change(self.lengths), change(self.log_probs), change(self.ended))
 
     @classmethod
-    def join(cls, parts: Sequence[Ends]) -> Ends:
-        """Return all ends of some parts, end to end along the last dimension."""
+    def join(cls, parts: Sequence[Finished]) -> Finished:
+        """Return the captions of all parts, one after the other along the last dimension."""
         columns = ((part.beams, part.lengths, part.log_probs, part.ended) for part in parts)
         return cls(*(torch.cat(tensors, dim=-1) for tensors in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)
-class _Choice:
+class Choice:
     """The words that one step chose: k beams became K."""
 
     parents: Tensor  # (B, K) the beam that each new beam goes on from
     words: Tensor  # (B, K)
     log_probs: Tensor  # (B, K) of the words
-    alpha: Tensor  # (B, k, L) that a beam looked with before any word was chosen
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Choice:
+        """Return a choice whose tensors have all been changed alike."""
+        return Choice(change(self.parents), change(self.words), change(self.log_probs))
+
+    @classmethod
+    def join(cls, parts: Sequence[Choice]) -> Choice:
+        """Return the choices of all parts, one after the other along the beams."""
+        columns = ((part.parents, part.words, part.log_probs) for part in parts)
+        return cls(*(torch.cat(tensors, dim=1) for tensors in zip(*columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class _Link:
+    """One step back: what was chosen, and where the k beams that it was chosen from looked."""
+
+    choice: Choice
+    alpha: Tensor  # (B, k, L)
     beta: Tensor  # (B, k)
 
 
-class Trail:
+@dataclass(frozen=True)
+class _Traced:
+    """Captions read back from their ends; beyond a caption's length anything."""
+
+    ids: Tensor  # (B, n, T)
+    log_probs: Tensor  # (B, n, T)
+    alpha: Tensor  # (B, n, T, L)
+    beta: Tensor  # (B, n, T)
+
+
+class BackPointers:
     """The choices of a search for captions of B images, one step after the other."""
 
     def __init__(self, images: int) -> None:
         self.images = images
-        self.choices: list[_Choice] = []
+        self.links: list[_Link] = []
 
-    def add(
-        self, images: Tensor, parents: Tensor, words: Tensor, log_probs: Tensor, alpha: Tensor, beta: Tensor
-    ) -> None:
-        """Note a step of the `images` (b,) still in the batch: for each new beam (b, K) its parent and its word.
+    def add(self, images: Tensor, choice: Choice, alpha: Tensor, beta: Tensor) -> None:
+        """Note a step of the `images` (b,) still in the batch: what was chosen for each new beam (b, K).
 
-        The attention alpha (b, k, L) and the gates beta (b, k, G) are those of the k beams from which they were chosen.
+        The attention alpha (b, k, L) and the gates beta (b, k, G) are those of the k beams from which it was chosen.
         """
-        tensors = (parents, words, log_probs, alpha, beta.mean(dim=-1))
-        self.choices.append(_Choice(*(self.widen(tensor, images) for tensor in tensors)))
+        widened = choice.map(lambda tensor: self.widen(tensor, images))
+        self.links.append(_Link(widened, self.widen(alpha, images), self.widen(beta.mean(dim=-1), images)))
 
     def widen(self, rows: Tensor, images: Tensor, fill: float = 0) -> Tensor:
         """Return rows (b, ...) at the places of their images among all (B, ...), `fill` elsewhere."""
@@ -88,39 +113,38 @@ class Trail:
             return rows
         return rows.new_full((self.images, *rows.shape[1:]), fill).index_copy_(0, images, rows)
 
-    def hypotheses(self, ends: Ends, length_power: float) -> list[list[Hypothesis]]:
-        """Return the captions that ended so, up to n for each of B images in the order given."""
-        ids, log_probs, alpha, beta = self._trace(ends.beams, ends.lengths)
-        probabilities, words = log_probs.exp(), ids.tolist()
+    def hypotheses(self, finished: Finished, length_power: float) -> list[list[Hypothesis]]:
+        """Return the captions that are finished, up to n for each of B images in the order given."""
+        traced = self._trace(finished.beams, finished.lengths)
+        probabilities, words = traced.log_probs.exp(), traced.ids.tolist()
         found: list[list[Hypothesis]] = []
-        numbers = (ends.lengths.tolist(), ends.log_probs.tolist(), ends.ended.tolist())
+        numbers = (finished.lengths.tolist(), finished.log_probs.tolist(), finished.ended.tolist())
         for image, rows in enumerate(zip(*numbers, strict=True)):
             found.append([])
             for place, (length, log_prob, ended) in enumerate(zip(*rows, strict=True)):
                 if log_prob == -torch.inf:
                     continue
                 # Copies, so that a caption does not keep those of the whole batch in memory.
-                own = (tensor[image, place, :length].clone() for tensor in (probabilities, alpha, beta))
+                tensors = (probabilities, traced.alpha, traced.beta)
+                copies = (tensor[image, place, :length].clone() for tensor in tensors)
                 score = log_prob / (length + 1) ** length_power
-                found[image].append(Hypothesis(tuple(words[image][place][:length]), log_prob, score, ended, *own))
+                found[image].append(Hypothesis(tuple(words[image][place][:length]), log_prob, score, ended, *copies))
         return found
 
-    def _trace(self, beams: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return ids, log probabilities and beta (B, n, T), and alpha (B, n, T, L); beyond a caption's end anything."""
-        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    def _trace(self, beams: Tensor, lengths: Tensor) -> _Traced:
+        """Return the captions of so many words (B, n) that end in these beams (B, n)."""
+        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # of the last word first
         for length in range(int(lengths.max()), 0, -1):
-            choice = self.choices[length - 1]
+            link = self.links[length - 1]
             going = lengths >= length  # (B, n)
-            own = beams.where(going, 0)  # (B, n)
-            parents = choice.parents.gather(1, own)  # (B, n)
-            alpha = choice.alpha.gather(1, parents.unsqueeze(-1).expand(*own.shape, choice.alpha.shape[-1]))
-            steps.append(
-                (choice.words.gather(1, own), choice.log_probs.gather(1, own), choice.beta.gather(1, parents), alpha)
-            )
-            beams = parents.where(going, beams)
+            places = beams.where(going, 0)  # (B, n)
+            choice = link.choice.map(lambda tensor, places=places: tensor.gather(1, places))  # type: ignore[misc]  # (B, n)
+            parents = choice.parents.unsqueeze(-1).expand(*beams.shape, link.alpha.shape[-1])  # (B, n, L)
+            beta = link.beta.gather(1, choice.parents)  # (B, n)
+            steps.append((choice.words, choice.log_probs, link.alpha.gather(1, parents), beta))
+            beams = choice.parents.where(going, beams)
         if not steps:  # every caption is empty
-            alpha = self.choices[0].alpha[:, :1].expand(*beams.shape, -1)  # (B, n, L)
-            blank = self.choices[0].log_probs.new_empty(*beams.shape, 0)  # (B, n, 0)
-            return blank.long(), blank, alpha.unsqueeze(2)[:, :, :0], blank
-        ids, log_probs, beta, alpha = (torch.stack(tensors[::-1], dim=2) for tensors in zip(*steps, strict=True))
-        return ids, log_probs, alpha, beta
+            alpha = self.links[0].alpha[:, :1].expand(*beams.shape, -1)  # (B, n, L)
+            blank = self.links[0].choice.log_probs.new_empty(*beams.shape, 0)  # (B, n, 0)
+            return _Traced(blank.long(), blank, alpha.unsqueeze(2)[:, :, :0], blank)
+        return _Traced(*(torch.stack(tensors[::-1], dim=2) for tensors in zip(*steps, strict=True)))

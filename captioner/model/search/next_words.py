@@ -21,7 +21,7 @@ def next_word_scores(logits: Tensor, history: Tensor, config: SearchConfig) -> T
         ended = scores[..., END].clone()
         scores.fill_(-math.inf)[..., END] = ended
         return scores
-    for word in (PAD, START) if config.unknown else (PAD, START, UNKNOWN):
+    for word in (PAD, START, UNKNOWN):
         scores[..., word] = -math.inf
     if length < config.minimum_length:
         scores[..., END] = -math.inf

@@ -1,4 +1,4 @@
-"""Captions drawn from the decoder's own distribution: for self-critical training, and as a way to search."""
+"""Captions sampled from the decoder: for self-critical training, and as a way to search."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
-from captioner.model.decoder import Decoder, State
+from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
-from captioner.model.randomness import Draws
-from captioner.model.search.hypotheses import Ends, Hypothesis, Trail
+from captioner.model.randomness import Randomness
+from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores
 
 
@@ -23,46 +23,48 @@ def roll_out(
     regions: Tensor,
     captions: int,
     maximum_length: int,
-    draws: Draws | None = None,
+    randomness: Randomness | None = None,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Return N captions of each image of regions (B, L, D), as `Decoder.forward` reads them: ids, and what to score.
 
     Ids (B, N, T + 1) begin with the start marker and are padded after the end marker; a caption that has not ended by
     its `maximum_length`th word is cut off there. The mask (B, N, T) is True where the next word is part of the caption,
-    the end marker included. With draws, words are as frequent as they are probable at the `temperature`, and an image's
-    captions stand in the order of their lengths, the longest first; without, each is the most probable, and the
-    captions are all alike.
+    the end marker included. With randomness, words are as frequent as they are probable at the `temperature`, and the
+    captions of an image stand in the order of their lengths, the longest first; without, each is the most probable, and
+    the captions are all alike.
     """
-    different = captions if draws is not None else 1
-    scene, state = decoder.start(regions)
+    different = captions if randomness is not None else 1
+    inputs, state = decoder.start(regions)
     caption_ids = torch.full((len(regions), different, maximum_length + 1), PAD, device=regions.device)  # (B, N, T + 1)
     caption_ids[:, :, 0] = START
     images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
     words = caption_ids[:, :1, 0]  # (b, 1), then (b, N): before the first word all captions are one
-    over = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
+    finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        step = decoder.step(scene, state, words)
-        state = _widen(step.state, different)
-        logits = sayable(at_least_single(step.logits))  # (b, N, V)
-        if draws is None:
+        read = decoder.embed(words, inputs)
+        step = decoder.step(inputs, state, read.gates)
+        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        logits = sayable(at_least_single(logits))  # (b, N, V)
+        state = step.state.expand(different)
+        if randomness is None:
             words = logits.argmax(dim=-1)  # (b, N)
         else:
             # Drawn for all images and captions each time, so that a caption's numbers do not depend on the others'.
             words = pick(
-                (logits / temperature).softmax(dim=-1), draws.uniform(captions, 1, device=regions.device)[images]
+                (logits / temperature).softmax(dim=-1), randomness.uniform(captions, 1, device=regions.device)[images]
             )  # (b, N)
-        words = words.masked_fill(over, PAD)
+        words = words.masked_fill(finished, PAD)
         length += 1
         caption_ids[images, :, length] = words
-        over = over | (words == END)
-        going = (~over.all(dim=1)).nonzero().squeeze(1)
+        finished = finished | (words == END)
+        going = (~finished.all(dim=1)).nonzero().squeeze(1)
         if len(going) < len(images):
-            scene, state, images = scene.select(going), state.select(going), images[going]
-            words, over = words[going], over[going]
+            inputs, state, images = inputs.select(going), state.select(going), images[going]
+            words, finished = words[going], finished[going]
     caption_ids = caption_ids[:, :, : length + 1]
-    if draws is None:
+    if randomness is None:
         caption_ids = caption_ids.expand(-1, captions, -1)
     else:
         order = (caption_ids != PAD).sum(dim=-1).argsort(dim=1, descending=True, stable=True)  # (B, N)
@@ -87,47 +89,46 @@ def sample(
         return []
     # All numbers at once: those of a caption's words are the same however many captions there are.
     shape = (captions, config.maximum_length + 1)
-    uniform = torch.cat([Draws([seed], 1).uniform(*shape, device=regions.device) for seed in seeds])  # (B, N, T + 1)
-    scene, state = decoder.start(regions)
+    uniform = torch.cat(
+        [Randomness([seed], 1).uniform(*shape, device=regions.device) for seed in seeds]
+    )  # (B, N, T + 1)
+    inputs, state = decoder.start(regions)
     images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
     words = torch.full((len(regions), 1), START, device=regions.device)  # (b, 1), then (b, N)
     history = words.new_empty(len(regions), 1, 0)  # (b, 1, 0), then (b, N, t)
     beams = torch.arange(captions, device=regions.device).expand(len(regions), -1)  # (B, N)
-    lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not over
+    lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not finished
     log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
-    trail = Trail(len(regions))
+    pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
-        step = decoder.step(scene, state, words)
-        scores = next_word_scores(step.logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        read = decoder.embed(words, inputs)
+        step = decoder.step(inputs, state, read.gates)
+        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
-        trail.add(images, parents, words, taken, step.alpha, step.beta)
+        pointers.add(images, Choice(parents, words, taken), step.alpha, step.beta)
         going = lengths[images] < 0  # (b, N)
         ends, stuck = going & (words == END) & ~taken.isneginf(), going & taken.isneginf()
         log_probs[images] += taken.where(going & ~stuck, 0)
         lengths[images] = lengths[images].masked_fill(ends | stuck, length)
         ended[images] |= ends
-        state = _widen(step.state, captions)
+        state = step.state.expand(captions)
         history = torch.cat([history.expand(-1, captions, -1), words.unsqueeze(-1)], dim=2)  # (b, N, t + 1)
         staying = (lengths[images] < 0).any(dim=1).nonzero().squeeze(1)
         if not len(staying):
             break
         if len(staying) < len(images):
-            scene, state, images = scene.select(staying), state.select(staying), images[staying]
+            inputs, state, images = inputs.select(staying), state.select(staying), images[staying]
             words, history = words[staying], history[staying]
-    found = Ends(beams, lengths, log_probs, ended).best(config.length_power, captions)
-    return trail.hypotheses(found, config.length_power)
+    found = Finished(beams, lengths, log_probs, ended).best(config.length_power, captions)
+    return pointers.hypotheses(found, config.length_power)
 
 
 def sayable(logits: Tensor) -> Tensor:
     """Return logits (..., V) with those of words that are never drawn by `roll_out` at -inf."""
     return logits.index_fill(-1, torch.tensor([PAD, START, UNKNOWN], device=logits.device), -math.inf)
-
-
-def _widen(state: State, captions: int) -> State:
-    """Return the state of so many captions of each image, which have been one up to here where there is but one."""
-    return State(state.hidden.expand(-1, captions, -1), state.memory.expand(-1, captions, -1), state.step)
 
 
 def draw_words(scores: Tensor, uniform: Tensor, config: SearchConfig) -> Tensor:

@@ -10,7 +10,7 @@ from captioner.model.kernels import additive
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.kernels.lstm import lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix
-from captioner.model.randomness import Draws
+from captioner.model.randomness import Randomness
 
 B, N, L, A = 3, 4, 5, 6
 
@@ -100,13 +100,13 @@ def test_the_cell_by_finite_differences_and_by_formula() -> None:
 def test_draws_repeat_with_the_seed_and_drop_the_share_they_are_told() -> None:
     values = torch.ones(50, 40, 30)
     for rate in (0.0, 0.25, 0.5):
-        dropped = Draws([1, 2], 50).dropout(values, rate)
+        dropped = Randomness([1, 2], 50).dropout(values, rate)
         assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=0.01)
         assert dropped.mean().item() == pytest.approx(1.0, abs=0.02)
-        assert torch.equal(dropped, Draws([1, 2], 50).dropout(values, rate))
-    uniform = Draws([3], 10_000).uniform(2)
+        assert torch.equal(dropped, Randomness([1, 2], 50).dropout(values, rate))
+    uniform = Randomness([3], 10_000).uniform(2)
     assert uniform.shape == (10_000, 2)
     assert 0 <= uniform.min() < 0.001 < 0.999 < uniform.max() < 1
     rows = slice(20, 30)
-    own = Draws([1, 2], 50, rows).dropout(values[rows], 0.5)
-    assert torch.equal(own, Draws([1, 2], 50).dropout(values, 0.5)[rows])
+    own = Randomness([1, 2], 50, rows).dropout(values[rows], 0.5)
+    assert torch.equal(own, Randomness([1, 2], 50).dropout(values, 0.5)[rows])

@@ -12,8 +12,8 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
-from captioner.model.randomness import Draws
-from captioner.model.search.beam import greedy_search, search
+from captioner.model.randomness import Randomness
+from captioner.model.search.beam import search
 from captioner.model.search.sampling import draw_words, pick, roll_out, sample
 
 
@@ -36,7 +36,7 @@ def test_numbers_pick_words_by_their_share() -> None:
 @pytest.mark.parametrize("maximum", [1, 3, 20])
 def test_captions_are_laid_out_for_the_decoder(drawn: bool, maximum: int) -> None:
     decoder, regions = make_decoder(), some_regions(6)
-    ids, mask = roll_out(decoder, regions, 4, maximum, Draws([3], 6) if drawn else None)
+    ids, mask = roll_out(decoder, regions, 4, maximum, Randomness([3], 6) if drawn else None)
     assert ids.dtype == torch.int64
     assert ids.shape[:2] == (6, 4)
     assert mask.shape == (6, 4, ids.shape[2] - 1)
@@ -95,7 +95,7 @@ def check_frequencies(counts: Tensor, probabilities: Tensor) -> None:
 def test_captions_are_as_frequent_as_they_are_probable() -> None:
     decoder, regions = make_decoder(1, words=6), some_regions(2)
     table, expected = every_caption(decoder, regions, 3)
-    ids, _ = roll_out(decoder, regions, 4000, 3, Draws([5], 2))
+    ids, _ = roll_out(decoder, regions, 4000, 3, Randomness([5], 2))
     found = (ids[:, :, None] == table).all(dim=-1).sum(dim=1)  # (B, C)
     for counts, probabilities in zip(found, expected, strict=True):
         assert counts.sum() == 4000
@@ -104,20 +104,20 @@ def test_captions_are_as_frequent_as_they_are_probable() -> None:
 
 def test_a_low_temperature_draws_what_is_most_probable() -> None:
     decoder, regions = make_decoder(1, words=6), some_regions(2)
-    drawn, _ = roll_out(decoder, regions, 3, 6, Draws([5], 2), temperature=1e-4)
+    drawn, _ = roll_out(decoder, regions, 3, 6, Randomness([5], 2), temperature=1e-4)
     greedy, _ = roll_out(decoder, regions, 3, 6)
     assert torch.equal(drawn, greedy)
 
 
 def test_images_shared_among_processes_get_the_same_captions() -> None:
     decoder, regions = make_decoder(), some_regions(5)
-    whole, _ = roll_out(decoder, regions, 3, 10, Draws([3, 4], 5))
-    again, _ = roll_out(decoder, regions, 3, 10, Draws([3, 4], 5))
-    other, _ = roll_out(decoder, regions, 3, 10, Draws([3, 5], 5))
+    whole, _ = roll_out(decoder, regions, 3, 10, Randomness([3, 4], 5))
+    again, _ = roll_out(decoder, regions, 3, 10, Randomness([3, 4], 5))
+    other, _ = roll_out(decoder, regions, 3, 10, Randomness([3, 5], 5))
     assert torch.equal(whole, again)
     assert whole.shape != other.shape or not torch.equal(whole, other)
     for rows in (slice(0, 2), slice(2, 5)):
-        part, _ = roll_out(decoder, regions[rows], 3, 10, Draws([3, 4], 5, rows))
+        part, _ = roll_out(decoder, regions[rows], 3, 10, Randomness([3, 4], 5, rows))
         width = max(part.shape[2], whole.shape[2])
         padded = [torch.nn.functional.pad(ids, (0, width - ids.shape[2]), value=PAD) for ids in (part, whole[rows])]
         assert torch.equal(*padded)
@@ -144,7 +144,7 @@ def test_samples_are_as_frequent_as_they_are_probable() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_one_best_word_is_greedy(seed: int) -> None:
     decoder, regions = make_decoder(seed), some_regions(5)
-    greedy = greedy_search(decoder, regions, SAMPLE)
+    greedy = [best for (best,) in search(decoder, regions, replace(SAMPLE, method="beam", beam=1))]
     for values in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
         drawn = sample(decoder, regions, replace(SAMPLE, **values), [1, 2, 3, 4, 5], 2)  # type: ignore[arg-type]
         for best, (one, other) in zip(greedy, drawn, strict=True):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.caption import Caption, Result
+from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
@@ -58,7 +58,7 @@ def force_images(model: Captioner, sources: Iterable[Source], text: str, *, work
         try:
             prepared = model.preprocessing.read(source.open())
         except ImageError as error:
-            return Result(source, error=str(error))
+            return Result.failed(source, error.reason)
         regions = model.encode([prepared])  # (1, L, D)
         caption = force_caption(model.decoder, model.vocabulary, regions, prepared.geometry, model.grid, text)
         return Result(source, (caption,))

@@ -12,8 +12,15 @@ from helpers.tar_files import write_tar
 from helpers.toy_captions import GRID, SIDE, caption_of
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.records import Origin, Record, caption_record, to_line
-from captioner.captioning.saved_captions import read_recorded, recorded_captions, share_grid
+from captioner.captioning.records import (
+    Origin,
+    Record,
+    caption_record,
+    recorded_captions,
+    recorded_images,
+    share_grid,
+    to_line,
+)
 from captioner.images.preprocessing import Preprocessing
 
 ORIGIN = Origin("model", {"beam": 5}, attention=True)
@@ -90,7 +97,7 @@ def test_the_last_line_of_an_image_counts_and_images_are_found(tmp_path: Path, m
     names = ["a.jpg", "some.tar/b.jpg", "a.jpg", "gone.jpg", "some.tar/gone.jpg"]
     lines = [make_record(name, number=number) for number, name in enumerate(names)]
     (tmp_path / "captions.jsonl").write_bytes(b"".join(map(to_line, lines)))
-    found = {source.name: (source, record["number"]) for source, record in read_recorded(tmp_path / "captions.jsonl")}
+    found = {source.name: (source, record["number"]) for source, record in recorded_images(tmp_path / "captions.jsonl")}
     assert {name: number for name, (_, number) in found.items()} == {
         "a.jpg": 2, "some.tar/b.jpg": 1, "gone.jpg": 3, "some.tar/gone.jpg": 4,
     }  # fmt: skip
@@ -99,4 +106,4 @@ def test_the_last_line_of_an_image_counts_and_images_are_found(tmp_path: Path, m
     with pytest.raises(ValueError, match="not in the archive"):
         found["some.tar/gone.jpg"][0].open()
     with pytest.raises(ValueError, match=r"none.jsonl is no file of records"):
-        list(read_recorded(tmp_path / "none.jsonl"))
+        list(recorded_images(tmp_path / "none.jsonl"))

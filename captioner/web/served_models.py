@@ -11,7 +11,7 @@ from typing import Any
 from captioner.captioning.captioner import Captioner
 from captioner.images.finding import find_images
 from captioner.images.formats import Damaged, read_header
-from captioner.model.bundled import DEFAULT, bundled_models, find_model
+from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
 from captioner.model.checkpoint import load_checkpoint
 
 EXAMPLES = 24  # shown at most
@@ -39,14 +39,11 @@ def load_models(
     """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not."""
     # The first is the default of every request.
     bundled: list[str | None] = [*sorted(bundled_models(), key=lambda name: name != DEFAULT)] or [None]
+    folders = [find_model(model) for model in models or bundled]
     served: list[Served] = []
-    for folder in [find_model(model).resolve() for model in models or bundled]:
-        # The best checkpoint of a training run is known by its run.
-        plain = folder.parent.name if folder.name == "best" else folder.name
-        namesakes = sum(model.name == plain or model.name.startswith(f"{plain}-no-") for model in served)
+    for folder, name in zip(folders, distinct_names([model_name(folder) for folder in folders]), strict=True):
         checkpoint = load_checkpoint(folder)
-        captioner = Captioner(checkpoint, device=device, progress=progress)
-        name = f"{plain}-no-{namesakes + 1}" if namesakes else plain
+        captioner = Captioner(checkpoint, device=device, progress=progress, name=name)
         served.append(Served(name, captioner, checkpoint.attention.mode))
     return served
 

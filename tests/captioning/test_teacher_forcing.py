@@ -10,7 +10,7 @@ import torch
 from helpers.toy_captioner import VOCABULARY, make_toy, write_images
 
 from captioner.captioning.captioner import Captioner
-from captioner.captioning.given_text import force_caption, force_images, unknown_words
+from captioner.captioning.teacher_forcing import force_caption, force_images, unknown_words
 from captioner.images.finding import Source
 from captioner.model.encoders.encoder import Encoder
 

@@ -26,10 +26,10 @@ from captioner.captioning.options import make_options
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
 from captioner.model.encoders.encoder import Encoder
+from captioner.web.app import Limits, make_app
 from captioner.web.guard import Guard, is_loopback
-from captioner.web.models import Served, find_examples, load_models
 from captioner.web.request_queue import CaptionQueue, QueueFull
-from captioner.web.serving import Limits, make_app
+from captioner.web.served_models import Served, find_examples, load_models
 
 HERE = "http://localhost"
 
@@ -537,7 +537,7 @@ def test_models_by_folder(lite0: Encoder, tmp_path: Path) -> None:
     folder = save_toy(tmp_path / "run" / "best", lite0)
     save_toy(tmp_path / "other", lite0, seed=1)
     served = load_models([folder.parent, folder, tmp_path / "other"], device="cpu")
-    assert [model.name for model in served] == ["run", "run-no-2", "other"]
+    assert [model.name for model in served] == ["run", "run-2", "other"]
     assert served[0].captioner.digest != served[2].captioner.digest
     with pytest.raises(ValueError, match="model is 'unheard-of'"):
         load_models(["unheard-of"])

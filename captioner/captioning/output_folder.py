@@ -25,14 +25,14 @@ from captioner.captioning.records import (
     read_lines,
     refuse_link,
 )
-from captioner.files import CAN_LOCK, try_lock
+from captioner.files import CAN_LOCK, remove_unfinished, try_lock
 from captioner.images.finding import is_in_share, name_key
 
 LOCK, PARTS = "captions.lock", "parts"
 POLL_SECONDS = 0.2
 
 
-class CaptionFolder:
+class OutputFolder:
     """The files of a run, held by process number `rank` of `count`; a process alone writes the record itself."""
 
     def __init__(self, path: Path, rank: int = 0, count: int = 1) -> None:
@@ -54,7 +54,7 @@ class CaptionFolder:
         self.captions: RecordFile | None = None
         self.errors: RecordFile | None = None
 
-    def __enter__(self) -> CaptionFolder:
+    def __enter__(self) -> OutputFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,6 +125,7 @@ class CaptionFolder:
 
     def recover(self) -> None:
         """Put together what processes have left that were killed; no process may be adding meanwhile."""
+        remove_unfinished(self.path)
         if (self.path / PARTS).exists():
             self.put_together()
 

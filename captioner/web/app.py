@@ -29,13 +29,13 @@ from captioner.captioning.records import Origin, caption_record
 from captioner.figures.masks import STYLES
 from captioner.figures.sheets import figure_bytes
 from captioner.figures.word_grid import word_grid
-from captioner.images.opening import ImageError, open_image
+from captioner.images.opening import ImageError, NotAnImageError, open_image
 from captioner.web import uploads
 from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.guard import Guard, answer_exception
-from captioner.web.models import Served
 from captioner.web.request_queue import CaptionQueue, QueueFull
-from captioner.web.uploads import Holdings, Refusal
+from captioner.web.served_models import Served
+from captioner.web.uploads import Refusal, UploadBudget
 
 ANSWER_SECONDS = 30.0
 PREVIEW = 1600  # pixels on the longer side
@@ -79,7 +79,7 @@ class _Service:
     answered: int = 0
 
     def __post_init__(self) -> None:
-        self.holdings = Holdings(self.limits.held)
+        self.holdings = UploadBudget(self.limits.held)
 
     async def health(self, _: Request) -> Response:
         """Tell how the server is."""
@@ -196,9 +196,8 @@ class _Service:
 
 
 def _refuse(error: ImageError) -> Refusal:
-    reason = str(error).removeprefix("image: ")
     # What is no image at all is another matter than one that is damaged or too large.
-    return Refusal(415 if reason.startswith("not one of") else 422, f"the image is refused: {reason}")
+    return Refusal(415 if isinstance(error, NotAnImageError) else 422, f"the image is refused: {error.reason}")
 
 
 async def _disconnected(request: Request) -> None:
