@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 import nbformat
+import pytest
 from helpers.photo_folders import EXPERIMENTS
 from nbclient import NotebookClient
 
 TOUR = EXPERIMENTS / "tour.ipynb"
+pytestmark = pytest.mark.timeout(900)
 LARGEST = 1_000_000  # bytes, with its pictures
 
 
@@ -20,7 +22,7 @@ def printed(cell: Any) -> str:
 def test_the_tour_runs() -> None:
     tour = nbformat.read(TOUR, as_version=4)
     client = NotebookClient(
-        tour, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(EXPERIMENTS)}}
+        tour, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(EXPERIMENTS)}}
     )
     client.execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
     said = [printed(cell) for cell in tour.cells if cell.cell_type == "code"]
