@@ -94,7 +94,7 @@ def run(command: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = Path(arguments[1]).stem
         assert main([*arguments, "--show"]) == 0, command
         if recipe not in TRAINED:
-            shutil.copytree(trained, Path("runs") / recipe)
+            shutil.copytree(trained, Path("runs") / recipe, dirs_exist_ok=True)
             return
         arguments += TRAINED[recipe]
     if arguments[0] == "export" and not Path(arguments[1]).exists():
