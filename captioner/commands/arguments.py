@@ -69,7 +69,8 @@ def add_encoder_arguments(parser: Any) -> None:
     group.add_argument("--size", metavar="S", type=positive, help="side of its input in pixels (default: its own)")
     group.add_argument("--layer", metavar="strideN", help="a finer layer, such as stride16 (default: its last)")
     group.add_argument("--fit", choices=FITS, help="how an image becomes a square (default: squash)")
-    group.add_argument("--weights", choices=WEIGHTS, default=default.weights, help="its weights")
+    known = ", ".join(WEIGHTS)
+    group.add_argument("--weights", metavar="W", default=default.weights, help=f"{known}, or a safetensors file")
 
 
 def encoder_config(options: argparse.Namespace) -> EncoderConfig:

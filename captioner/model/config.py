@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from captioner.images.preprocessing import FITS
 
-WEIGHTS = ("imagenet", "random")
+WEIGHTS = ("imagenet", "random")  # or a file
+WEIGHTS_SUFFIX = ".safetensors"
 MODES = ("soft", "hard", "gumbel", "local", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
 INFERENCES = ("expectation", "argmax")
@@ -54,6 +55,9 @@ class EncoderConfig:
     """Which encoder, and how it sees its images; None leaves a setting as the encoder's weights want it.
 
     `layer` is "stride8", "stride16" or "stride32": the network's last layer with that many input pixels to a region.
+    TinyViT and DINOv2 have layers of their own, such as "stride16+32" for two levels joined and "stride28+class" for
+    patches beside the class token. `weights` are those it was published with ("imagenet", whatever it was trained on),
+    "random", or a safetensors file.
     """
 
     name: str = "efficientnet-lite2"
@@ -65,16 +69,13 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise ValueError(f"encoder size is {self.size}; it must be at least 1 pixel")
-        if self.layer is not None and not re.fullmatch(r"stride\d+", self.layer):
+        if self.layer is not None and not re.fullmatch(r"stride\d+(\+\w+)?", self.layer):
             raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
             raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
-        check_choices("encoder", self, weights=WEIGHTS)
-
-    @property
-    def stride(self) -> int | None:
-        """The number in `layer`."""
-        return int(self.layer.removeprefix("stride")) if self.layer else None
+        if self.weights not in WEIGHTS and not self.weights.endswith(WEIGHTS_SUFFIX):
+            choices = f"{', '.join(WEIGHTS)}, or name a {WEIGHTS_SUFFIX} file"
+            raise ValueError(f"encoder weights is {self.weights!r}; choose from {choices}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
 from captioner.model.decoder import Decoder
+from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
 from captioner.training.data import Progress, TrainingData, prepare_data
@@ -85,7 +86,8 @@ def start_run(
 def _kept(encoder: Encoder, experiment: Experiment, start: Checkpoint | None) -> frozenset[str]:
     if start is not None and start.encoder_weights is not None:
         return frozenset(start.encoder_weights)
-    return frozenset(encoder.trunk.state_dict() if experiment.encoder.weights == "random" else ())
+    installed = is_installed(experiment.encoder.name, experiment.encoder.weights)
+    return frozenset(() if installed else encoder.trunk.state_dict())
 
 
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:

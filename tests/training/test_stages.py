@@ -24,11 +24,13 @@ from helpers.toy_training import (
     write_toy_data,
 )
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor
 
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig, SearchConfig
+from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import beam_search
 from captioner.training.data import TrainingData
@@ -215,6 +217,33 @@ def test_blocks_that_were_tuned_and_others_after_them_are_all_kept(data: Path, t
         assert len({name.split(".")[0] for name in after}) == max(2, blocks)
         checkpoint = load_checkpoint(outcome.folder)
         assert checkpoint.build_encoder().fingerprint() == checkpoint.encoder_identity["weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layer"), [("tinyvit-5m", 64, "stride16+32"), ("dinov2-small", 56, "stride28+class")]
+)
+def test_an_encoder_of_a_file_is_kept_whole_and_tuned(
+    data: Path, tmp_path: Path, name: str, size: int, layer: str
+) -> None:
+    file = tmp_path / "weights.safetensors"
+    encoder = {"name": name, "size": size, "layer": layer}
+    save_file(load_encoder(EncoderConfig(**encoder, weights="random")).trunk.state_dict(), file)
+    outcome, _ = run_toy(toy_experiment(data, epochs=1, encoder={**encoder, "weights": str(file)}), tmp_path / "frozen")
+    assert outcome is not None
+    frozen = trunk_of(outcome.folder)
+    assert frozen is not None
+    file.unlink()  # the checkpoint has all of it
+    settings: dict[str, Any] = {"encoder": encoder, "start": str(outcome.folder)}
+    experiment = toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}, **settings)
+    outcome, _ = run_toy(experiment, tmp_path / "tuned")
+    assert outcome is not None
+    checkpoint = load_checkpoint(outcome.folder)
+    assert checkpoint.build_encoder().fingerprint() == checkpoint.encoder_identity["weights"]
+    tuned = checkpoint.encoder_weights
+    assert tuned is not None
+    assert tuned.keys() == frozen.keys()
+    changed = {own.split(".")[0] for own in tuned if not torch.equal(tuned[own], frozen[own])}
+    assert changed == {str(place) for place in ((14, 15) if name == "tinyvit-5m" else (12, 13))}
 
 
 def test_more_blocks_than_there_are(data: Path, tmp_path: Path) -> None:
