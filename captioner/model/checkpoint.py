@@ -1,7 +1,8 @@
 """Trained models, saved as one folder that loads with nothing beside it.
 
-The folder has the decoder's weights, those of the encoder's trunk only where it was fine-tuned, and a training state
-only while training may go on; configurations, vocabulary and metrics are in its manifest (see `checkpoint_files`).
+The folder has the decoder's weights, those of the encoder's trunk where it was fine-tuned or pip does not install
+them, and a training state only while training may go on; configurations, vocabulary and metrics are in its manifest
+(see `checkpoint_files`).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Checkpoint:
     """A trained model as it lies on disk; its tensors are the ones it was given, not copies, on any device.
 
     `weights` is the decoder's state dict, in which the second name of a tied weight may be left out. `encoder_weights`
-    are those of the encoder's trunk that were fine-tuned, or began at random; the others, all of them where it is None,
-    are found by its configuration, and the whole is recognised by `encoder_identity`. Metrics, settings and progress
-    are plain values for JSON.
+    are those of the encoder's trunk that were fine-tuned, or all of them where pip does not install them; the others,
+    all of them where it is None, are found by its configuration, and the whole is recognised by `encoder_identity`.
+    Metrics, settings and progress are plain values for JSON.
     """
 
     encoder: EncoderConfig
@@ -51,8 +52,9 @@ class Checkpoint:
     own_names: tuple[str, ...] = field(init=False, repr=False)  # of weights, one for each that are tied
 
     def __post_init__(self) -> None:
-        if self.encoder.weights == "random" and self.encoder_weights is None:
-            raise ValueError("encoder weights is 'random', which nobody can find again; give encoder_weights as well")
+        if self.encoder.weights != "imagenet" and self.encoder_weights is None:
+            lost = f"encoder weights is {self.encoder.weights!r}, which nobody can find again"
+            raise ValueError(f"{lost}; give encoder_weights as well")
         with torch.device("meta"):  # shapes without arithmetic
             layout: dict[str, Tensor] = self._new_decoder().state_dict(keep_vars=True)
         weights = dict(self.weights)

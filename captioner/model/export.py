@@ -28,7 +28,8 @@ def export_model(
     exported = to_half(checkpoint) if half else checkpoint
     scores = read_scores(evaluation, exported.digest) if evaluation is not None else None
     folder.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(folder, replace(exported, settings=without_paths(exported.settings)))
+    encoder = replace(exported.encoder, weights=_without_path(exported.encoder.weights))
+    save_checkpoint(folder, replace(exported, encoder=encoder, settings=without_paths(exported.settings)))
     if scores is not None:
         write_whole(folder / SCORES, json.dumps(scores, indent=2) + "\n")
 

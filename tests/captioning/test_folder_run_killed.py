@@ -141,7 +141,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
     os.kill(child, number)
     assert forks.wait() == [130]
     message = forks.errors().splitlines()[-1]
-    assert message == "captioner: interrupted; what is done is kept, and the same command goes on from there"
+    assert message == "captioner: interrupted; finished work is kept, and the same command resumes"
     done = len(read(out / "captions.jsonl"))
     assert 0 < done < FEW - 3
     assert forks.run(command(out.name)) == [1]
@@ -192,7 +192,7 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     wait_for_more(out, before)
     os.kill(children[1], signal.SIGKILL)
     assert forks.wait() == [1, -9]
-    assert "another process has ended early; the same command resumes" in forks.errors(0)
+    assert "another process ended early; run the same command again to resume" in forks.errors(0)
     assert len(read(out / "captions.jsonl")) == done  # what the first two had left
     assert forks.run(command(out.name), command(out.name), environments=shares(2)) == [1, 1]
     assert_same(check(out, FEW), whole)

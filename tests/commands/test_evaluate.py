@@ -96,10 +96,10 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     for more, message in (
         (
             ["one", "data", "--beam", "2"],
-            "captions.jsonl has captions with beam 5, not 2; name another folder",
+            "captions.jsonl has captions with beam 5, not 2; choose another folder",
         ),
         (["one", "data", "--length-power", "1"], "has captions with length_power 0.9, not 1.0"),
-        (["two", "data"], "captions.jsonl has captions by the model "),
+        (["two", "data"], "captions.jsonl has captions by another model "),
         (["one", "data", "--split", "train"], "has captions of other images (data data, split test, digest "),
     ):
         assert evaluate(*more, "--out", str(out)) == 1
@@ -327,8 +327,6 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
         (["nowhere", "data"], "model is 'nowhere'; "),
         (["one", "nowhere"], "nowhere is not there, expected a folder with a data set"),
         (["one", "data", "--split", "val"], "data has no split 'val', only train, test"),
-        (["one", "data", "--temperature", "2"], "temperature goes with sample only"),
-        (["one", "data", "--length-power", "-1"], "length_power is -1"),
         (["one", "data", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
         (["data", "--results", "nowhere.json"], "nowhere.json"),
         (["one", "data", "--out", "data/0000.jpg"], "data/0000.jpg"),
@@ -347,10 +345,8 @@ def test_failures_are_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize("arguments", [["one", "data"], ["--out", "x"], ["a", "b", "--out", "x", "--limit", "0"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", *arguments])
-    assert ended.value.code == 2
-    assert "usage: captioner evaluate" in capsys.readouterr().err
+    assert main(["evaluate", *arguments]) == 2
+    assert "see `captioner evaluate --help`" in capsys.readouterr().err
 
 
 def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def _train(job: dict[str, Any], rank: int) -> int:
     """Train as `job` says; what each process was told is left in a file beside the run."""
     import captioner.training.validation
     from captioner.processes import joined_processes
-    from captioner.training.recipe import experiment_from_dict
+    from captioner.training.recipe import recipe_from_dict
     from helpers import toy_training
     from helpers.holding import hold
 
@@ -89,7 +89,7 @@ def _train(job: dict[str, Any], rank: int) -> int:
         )
     with joined_processes() as processes:
         outcome, recorder = toy_training.run_toy(
-            experiment_from_dict(job["experiment"]), Path(job["folder"]), resume=True, processes=processes, stop=stop
+            recipe_from_dict(job["recipe"]), Path(job["folder"]), resume=True, processes=processes, stop=stop
         )
     Path(f"{job['folder']}-{rank}.json").write_text(json.dumps({"shown": recorder.shown, "said": recorder.said}))
     return 0 if outcome is not None else 130

@@ -24,7 +24,9 @@ from captioner.model.checkpoint import (
 from captioner.model.checkpoint_files import deserialise
 from captioner.model.config import MODES, EncoderConfig
 from captioner.model.decoder import Decoder
+from captioner.model.encoders import backbones
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.export import export_model
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -185,6 +187,25 @@ def test_refuses_another_encoder_than_it_was_trained_on(lite0: Encoder) -> None:
 def test_refuses_a_random_encoder_that_would_be_lost() -> None:
     with pytest.raises(ValueError, match=r"^encoder weights is 'random'.* give encoder_weights as well$"):
         make_checkpoint(encoder=EncoderConfig("efficientnet-lite0", weights="random"))
+    with pytest.raises(ValueError, match=r"^encoder weights is 'my\.safetensors'.* give encoder_weights as well$"):
+        make_checkpoint(encoder=EncoderConfig("efficientnet-lite0", weights="my.safetensors"))
+
+
+@pytest.mark.parametrize("weights", ["imagenet", "gone/my.safetensors"])
+def test_carries_an_encoder_that_pip_does_not_install(
+    tmp_path: Path, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    config = EncoderConfig("tinyvit-5m", size=64, layer="stride16+32", weights="random")
+    encoder = load_encoder(config)
+    model = with_encoder(encoder, encoder.trunk.state_dict(), replace(config, weights=weights))
+    export_model(model, tmp_path)
+    monkeypatch.setattr(backbones, "import_module", lambda name: pytest.fail(f"{name} was asked for"))
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.encoder.weights in ("imagenet", "my.safetensors")  # without the folder
+    assert loaded.encoder_weights is not None
+    assert all(value.dtype == torch.float16 for value in loaded.encoder_weights.values())
+    assert loaded.build_encoder().dimensions == 480
 
 
 def test_nan_and_infinity_in_a_training_state(tmp_path: Path) -> None:

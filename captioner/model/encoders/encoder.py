@@ -32,10 +32,11 @@ class Encoder(nn.Module):
         stride: int,
         preprocessing: Preprocessing,
         classifier: nn.Module | None = None,
+        layer: str | None = None,
     ) -> None:
         super().__init__()
         self.name = name
-        self.layer = f"stride{stride}"
+        self.stride, self.layer = stride, layer or f"stride{stride}"
         self.preprocessing = preprocessing
         self.trunk = trunk
         self.classifier = classifier
@@ -87,9 +88,8 @@ class Encoder(nn.Module):
         """Return what comes before the last `blocks` as an encoder of its own, frozen, on the same weights."""
         self.upper(blocks)  # says where there are no such
         assert isinstance(self.trunk, nn.Sequential)
-        lower = Encoder(self.name, self.trunk[:-blocks], int(self.layer.removeprefix("stride")), self.preprocessing)
-        lower.layer = f"{self.layer}-before{blocks}"
-        return lower
+        layer = f"{self.layer}-before{blocks}"
+        return Encoder(self.name, self.trunk[:-blocks], self.stride, self.preprocessing, layer=layer)
 
     def train(self, mode: bool = True) -> Encoder:
         """Set training mode, unless frozen."""
@@ -119,10 +119,10 @@ class Encoder(nn.Module):
 def load_encoder(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
     """Return the encoder of `config` (by default the default one), frozen; `progress` shows downloads on stderr."""
     config = config or EncoderConfig()
-    backbone = load_backbone(config.name, config.stride, config.weights, progress=progress)
+    backbone = load_backbone(config.name, config.layer, config.weights, progress=progress)
     preprocessing = replace(
         backbone.preprocessing,
         size=config.size or backbone.preprocessing.size,
         fit=config.fit or backbone.preprocessing.fit,
     )
-    return Encoder(config.name, backbone.trunk, backbone.stride, preprocessing, backbone.classifier)
+    return Encoder(config.name, backbone.trunk, backbone.stride, preprocessing, backbone.classifier, backbone.layer)

@@ -6,6 +6,7 @@ to wait at the start of every command.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +16,12 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
 from torchvision.ops import StochasticDepth
 
 from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
 
 OPSET = 17
 IR_VERSION = 8  # the oldest that carries the opset, so that older runtimes read it too
@@ -45,13 +48,15 @@ class Unsupported(ValueError):
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, SameConv | StochasticDepth) or super().is_leaf_module(m, module_qualified_name)
+        whole = (SameConv, StochasticDepth, *WRITERS)
+        return isinstance(m, whole) or super().is_leaf_module(m, module_qualified_name)
 
 
 def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
     """Return a serialised model: `pixels` (B, S, S, 3) uint8 -> `regions` (B, L, D), float32 or, if `half`, float16.
 
-    Raise `Unsupported` for networks with operations beyond those of VGG, ResNet, MobileNet and EfficientNet.
+    Raise `Unsupported` for networks with operations beyond those of VGG, ResNet, MobileNet, EfficientNet, TinyViT and
+    DINOv2.
     """
     graph = _Graph()
     size, (rows, columns) = encoder.preprocessing.size, encoder.grid
@@ -64,7 +69,7 @@ def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
     levels = graph.add("Cast", [planes], to=TensorProto.FLOAT)
     centred = graph.add("Sub", [levels, graph.constant(mean)])
     images = graph.add("Div", [centred, graph.constant(std)])
-    features = graph.add_network(encoder.trunk, images)
+    features = graph.add_network(encoder.trunk, images, size)
     shape = graph.constant(np.array([0, encoder.dimensions, rows * columns], np.int64))
     unrolled = graph.add("Reshape", [features, shape])
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
@@ -80,6 +85,7 @@ class _Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self.unrolled: dict[str, tuple[str, str]] = {}  # see onnx_attention.Graph
 
     def constant(self, values: np.ndarray[Any, Any]) -> str:
         name = f"constant{len(self.constants)}"
@@ -94,18 +100,27 @@ class _Graph:
         self.nodes.append(helper.make_node(operation, inputs, [output], **attributes))
         return output
 
-    def add_network(self, network: nn.Module, images: str) -> str:
-        """Translate every step of the network; `images` names its input, the returned name its output."""
+    def add_network(self, network: nn.Module, images: str, size: int) -> str:
+        """Translate every step of the network; `images` names its input, (B, 3, S, S), the returned name its output."""
         values: dict[fx.Node, str] = {}
         modules = dict(network.named_modules())
-        for node in _Tracer().trace(network).nodes:
+        trace = _Tracer().trace(network)
+        if any(isinstance(module, tuple(WRITERS)) for module in modules.values()):
+            whole = fx.GraphModule(copy.deepcopy(network).to("meta"), trace)
+            ShapeProp(whole).propagate(torch.empty(1, 3, size, size, device="meta"))
+        for node in trace.nodes:
             inputs = [values[argument] for argument in node.all_input_nodes]
             if node.op == "placeholder":
                 values[node] = images
             elif node.op == "output":
                 return inputs[0]
+            elif node.op == "call_module" and type(modules[str(node.target)]) in WRITERS:
+                module, shape = modules[str(node.target)], node.all_input_nodes[0].meta["tensor_meta"].shape
+                values[node] = WRITERS[type(module)](self, module, inputs[0], tuple(shape))
             elif node.op == "call_module":
                 values[node] = self.add_module(modules[str(node.target)], inputs[0])
+            elif node.op == "call_function" and node.target is torch.cat and node.kwargs == {"dim": 1}:
+                values[node] = self.add("Concat", inputs, axis=1)
             elif node.op == "call_function" and node.target in _ARITHMETIC and len(inputs) == 2:
                 values[node] = self.add(_ARITHMETIC[node.target], inputs)
             else:
@@ -126,6 +141,12 @@ class _Graph:
             return self.add("Clip", [value, *limits])
         if isinstance(module, nn.SiLU):
             return self.add("Mul", [value, self.add("Sigmoid", [value])])
+        if isinstance(module, nn.GELU) and module.approximate == "none":
+            return add_gelu(self, value)
+        if isinstance(module, nn.AvgPool2d) and module.padding == 0:
+            kernel, strides = _pair(module.kernel_size), _pair(module.stride)
+            ceil_mode = int(module.ceil_mode)
+            return self.add("AveragePool", [value], kernel_shape=kernel, strides=strides, ceil_mode=ceil_mode)
         if isinstance(module, nn.MaxPool2d):
             pads = 2 * list(_pair(module.padding))
             kernel, strides = _pair(module.kernel_size), _pair(module.stride)
