@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,9 @@ def train(
             run.check_settings(recipe)
             if processes.is_first:
                 run.hold()
-        return _Training(recipe, run, processes, listener, device, stop).run_all()
+        training = _Training(recipe, run, processes, listener, device, stop)
+        with closing(training.data):
+            return training.run_all()
 
 
 class _Training:

@@ -5,10 +5,10 @@ never reads it:
 
     cache.json    what the regions are of: encoder, weights, layer, preprocessing, shape
     regions.f16   rows of (L, D) little-endian half-precision numbers
-    index.jsonl   one line a row, written after it: file name, row, and which file it was computed from
+    index.jsonl   one line per row, written after it: file name, row, and which file it was computed from
 
 Rows without an index line do not exist. A run that was killed leaves at most some of those, and half a line of index;
-the next run cuts both off and goes on.
+the next run cuts both off and resumes.
 """
 
 from __future__ import annotations
@@ -66,6 +66,17 @@ class RegionCache:
             else np.empty((0, *self.shape), HALF)
         )
         self.file = (folder / "regions.f16").open("rb") if length and hasattr(os, "preadv") else None
+
+    def __enter__(self) -> RegionCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; nothing can be read after this."""
+        if self.file is not None:
+            self.file.close()
 
     def __len__(self) -> int:
         return len(self.records)
