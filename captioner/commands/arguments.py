@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.images.preprocessing import FITS
 from captioner.model.config import WEIGHTS, EncoderConfig
+from captioner.model.extensions import allow
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner
@@ -74,7 +75,8 @@ def add_encoder_arguments(parser: Any) -> None:
 
 
 def encoder_config(options: argparse.Namespace) -> EncoderConfig:
-    """Return the encoder's settings that the arguments give."""
+    """Return the encoder's settings that the arguments give; a module outside of captioner may be named in them."""
+    allow(options.encoder)
     return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,11 @@ def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
     """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     preprocessing = identity["preprocessing"]
-    parts = [identity["encoder"].replace("/", "_"), identity["layer"], f"{preprocessing['size']}{preprocessing['fit']}"]
+    parts = [
+        re.sub("[/:]", "_", identity["encoder"]),
+        identity["layer"],
+        f"{preprocessing['size']}{preprocessing['fit']}",
+    ]
     return root / "-".join([*parts, *(["flipped"] if preprocessing["flip"] else []), key])
 
 
