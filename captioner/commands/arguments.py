@@ -16,6 +16,7 @@ from captioner.files import printable
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
+from captioner.model.extensions import allow
 from captioner.model.search_settings import settings_of
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def add_encoder_arguments(parser: Any) -> None:
 
 
 def encoder_config(options: argparse.Namespace) -> EncoderConfig:
-    """Return the encoder's settings that the arguments give."""
+    """Return the encoder's settings that the arguments give; a module outside of captioner may be named in them."""
+    allow(options.encoder)
     with checking_usage():
         return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
 
