@@ -209,14 +209,14 @@ def add_device_argument(parser: Any) -> None:
 
 def read_device(options: argparse.Namespace) -> str:
     """Return the device that the arguments name, for this process."""
-    from captioner.processes import choose_own_device
+    from captioner.processes import choose_process_device
 
     with checking_usage():
-        return choose_own_device(options.device)
+        return choose_process_device(options.device)
 
 
-def own_cores() -> int:
-    """Return how many cores this process has, beside others that torchrun has started on this machine."""
+def cores_per_process() -> int:
+    """Return this process's share of the cores, beside others that torchrun has started on this machine."""
     from captioner.threads import available_cores
 
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
