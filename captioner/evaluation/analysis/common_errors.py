@@ -105,8 +105,8 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
     missed: _Wrongs[str] = _Wrongs()
     confusions: _Wrongs[tuple[str, str]] = _Wrongs()
     kinds: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    for place, (caption, own) in enumerate(zip(captions, references, strict=True)):
-        image = _Image(caption, own)
+    for place, (caption, group) in enumerate(zip(captions, references, strict=True)):
+        image = _Image(caption, group)
         for word in image.said:
             unsupported.add(word, place, wrong=word not in image.support, weight=0)
         for word, support in image.expected.items():
@@ -118,7 +118,7 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
             "unsupported": any(word not in image.support for word in image.said),
             "missed": any(word not in image.said for word in image.expected),
             "confused": bool(pairs),
-            **_slips(caption, own),
+            **_slips(caption, group),
         }
         for kind, is_so in found.items():
             if is_so:
@@ -155,9 +155,9 @@ class _Image:
         self.support: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
         for reference in references:
-            own = {stem(word): word_class(word) for word in reference}
-            self.support.update(own.keys())
-            self.classes |= own
+            stems = {stem(word): word_class(word) for word in reference}
+            self.support.update(stems.keys())
+            self.classes |= stems
         content = {stem(word) for reference in references for word in reference if is_content(word)}
         # With a single reference, nothing is agreed upon.
         self.expected = {
@@ -252,7 +252,7 @@ def _without_ending(word: str) -> str:
 def _names(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> Mapping[str, str]:
     """Return the commonest form of each stem, the first by spelling of several that are equally common."""
     forms = Counter(word for caption in captions for word in caption)
-    forms.update(word for own in references for reference in own for word in reference)
+    forms.update(word for group in references for reference in group for word in reference)
     names: dict[str, str] = {}
     for word, _ in sorted(forms.items(), key=lambda item: (-item[1], item[0])):
         names.setdefault(stem(word), word)

@@ -99,7 +99,7 @@ def diagnose(captions: Sequence[Caption]) -> Diagnostics:
     places = np.array([place for caption in told for place in range(len(caption.words))], dtype=np.int64)  # (W,)
     names = np.array([word_class(word) for caption in told for word in caption.words], dtype=np.str_)  # (W,)
     residuals = [residual(caption.attention) for caption in told]
-    moved = [float(own[1:, 3].mean()) for own in measured if len(own) > 1]
+    moved = [float(caption[1:, 3].mean()) for caption in measured if len(caption) > 1]
     return Diagnostics(
         captions=len(captions),
         empty=len(captions) - len(told),

@@ -145,7 +145,7 @@ def _read_images(
             problems.add(UNKNOWN_IMAGE_ID, where, f"no image has the id {shown(record['image_id'])}")
         elif record["image_id"] in found:
             found[record["image_id"]].append(instance)
-    return {image_id: AnnotatedImage(*sizes[image_id], tuple(own)) for image_id, own in found.items()}
+    return {image_id: AnnotatedImage(*sizes[image_id], tuple(objects)) for image_id, objects in found.items()}
 
 
 def _image_size(record: Any) -> tuple[ImageId, int, int] | None:

@@ -51,11 +51,11 @@ def examples_section(evaluations: Sequence[Evaluation], folder: Path) -> Html:
         "looked, bright where it weighed most, with the word's probability above it and the gate β as a bar below."
     )
     parts: list[Html] = [tag("p", intro)]
-    for place, own in enumerate(evaluations[:SYSTEMS], start=1):
+    for place, system in enumerate(evaluations[:SYSTEMS], start=1):
         if len(evaluations) > 1:
-            parts.append(tag("h3", tag("bdi", own.name)))
+            parts.append(tag("h3", tag("bdi", system.name)))
         stem = "" if place == 1 else f"system-{place}-"
-        parts += _groups(own, count, folder / FIGURES, stem, "h4" if len(evaluations) > 1 else "h3")
+        parts += _groups(system, count, folder / FIGURES, stem, "h4" if len(evaluations) > 1 else "h3")
     if len(evaluations) > SYSTEMS:
         parts.append(tag("p", f"The captions of the other {len(evaluations) - SYSTEMS} systems are not shown."))
     return section("examples", title, *parts)

@@ -69,7 +69,7 @@ def write_report(folder: Path, comparison: Comparison, analysis: Analysis, *, ti
 
 def _head(title: str, comparison: Comparison) -> Html:
     protocol = comparison.protocol
-    names = [tag("bdi", own.name) for own in comparison.evaluations]
+    names = [tag("bdi", system.name) for system in comparison.evaluations]
     facts = [join(names, ", "), f"{protocol.images:,} images", protocol.code]
     return tag("header", tag("h1", tag("bdi", title)), tag("p", join(filter(None, facts), " · "), class_="muted"))
 
