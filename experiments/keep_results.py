@@ -16,7 +16,7 @@ from typing import Any
 
 from captioner.files import write_whole
 from captioner.model.export import KEPT, without_paths
-from captioner.training.recipe import experiment_to_dict, load_experiment
+from captioner.training.recipe import load_recipe, recipe_to_dict
 from captioner.training.yaml_text import write_yaml
 
 PER_CAPTION = ("entropy_share", "movement", "peak", "beta")  # of the diagnostics over all words
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    settings = without_paths(experiment_to_dict(load_experiment(options.run / "settings.yaml")))
+    settings = without_paths(recipe_to_dict(load_recipe(options.run / "settings.yaml")))
     write_whole(options.out / "settings.yaml", write_yaml(settings))
     lines = [json.loads(line) for line in (options.run / "log.jsonl").read_text().splitlines()]
     write_whole(options.out / "log.jsonl", "".join(json.dumps(line) + "\n" for line in thin(lines)))

@@ -12,14 +12,15 @@ from captioner.captioning.options import EXISTING, CaptionSettings
 from captioner.commands.arguments import (
     add_command,
     add_reading_arguments,
+    add_search_arguments,
     complain,
     own_cores,
     positive,
     progress_bar,
+    read_search,
     say,
     search_beside_encoding,
 )
-from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
 

@@ -15,12 +15,12 @@ from captioner.captioning.captioner import Captioner, load
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.dataset import CaptionDataset, load_dataset
 from captioner.evaluation.analysis.analysis import analyse, write_analysis
-from captioner.evaluation.evaluator import EvaluationSplit, Evaluator, take_split
+from captioner.evaluation.comparison import Comparison, find_paper_rows, write_comparison, write_evaluation
 from captioner.evaluation.metrics import judge as judges
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
-from captioner.evaluation.score_tables import Comparison, find_paper_rows, write_comparison, write_evaluation
-from captioner.evaluation.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
-from captioner.evaluation.submissions import (
+from captioner.evaluation.model_captions import SplitCaptioner, caption_split, open_cache, read_captions
+from captioner.evaluation.scoring import EvaluationSplit, Evaluator, take_split
+from captioner.evaluation.systems import (
     Submission,
     System,
     captioned_by_all,

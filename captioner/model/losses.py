@@ -19,10 +19,10 @@ def word_losses(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tupl
     They differ by `smoothing` (0..1), which spreads that share of each target evenly over all V words.
     """
     log_probabilities = logits.float().log_softmax(dim=-1) if logits.dtype.itemsize < 4 else logits.log_softmax(dim=-1)
-    unlikely = -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (W,)
+    nll = -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (W,)
     if not smoothing:
-        return unlikely, unlikely
-    return (1 - smoothing) * unlikely - smoothing * log_probabilities.mean(dim=-1), unlikely
+        return nll, nll
+    return (1 - smoothing) * nll - smoothing * log_probabilities.mean(dim=-1), nll
 
 
 def cross_entropy(losses: Tensor, captions: int, *, reduction: str) -> Tensor:
@@ -88,7 +88,7 @@ def moving_baseline(previous: float | None, log_likelihood: float, decay: float 
     return log_likelihood if previous is None else decay * previous + (1 - decay) * log_likelihood
 
 
-def self_critical(log_probabilities: Tensor, mask: Tensor, reward: Tensor, baseline: Tensor) -> Tensor:
+def self_critical_loss(log_probabilities: Tensor, mask: Tensor, reward: Tensor, baseline: Tensor) -> Tensor:
     """Return the self-critical loss of sampled captions: the mean over captions of -(reward - baseline) log p.
 
     `log_probabilities` (B, N, T) are those of the sampled words; `reward` and `baseline` (B, N) carry no gradient.

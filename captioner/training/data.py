@@ -18,7 +18,7 @@ from captioner.model.encoders.region_cache import RegionCache, cache_folder, cac
 from captioner.processes import Processes
 from captioner.threads import map_ahead
 from captioner.training.batches import Batch, Corpus, EpochPlan, Numbers
-from captioner.training.recipe import Experiment
+from captioner.training.recipe import Recipe
 from captioner.training.settings import DataConfig
 
 AHEAD = 3  # batches that are read while one is learned from
@@ -84,7 +84,7 @@ class TrainingData:
 
 
 def prepare_data(
-    experiment: Experiment,
+    recipe: Recipe,
     encoder: Encoder,
     vocabulary: Vocabulary | None,
     processes: Processes,
@@ -100,23 +100,23 @@ def prepare_data(
     what comes before them has caches too. Only the first process fills caches and says what it finds; the others wait
     for it.
     """
-    _check_cache_roots(experiment.data)
-    sets = _with_own_names([_load(data) for data in experiment.data])
-    splits = [_splits(data, own) for data, own in zip(experiment.data, sets, strict=True)]
-    encoders = [encoder, *([encoder.lower(experiment.tuning.blocks)] if experiment.tuning.is_partial else [])]
+    _check_cache_roots(recipe.data)
+    sets = _with_own_names([_load(data) for data in recipe.data])
+    splits = [_splits(data, own) for data, own in zip(recipe.data, sets, strict=True)]
+    encoders = [encoder, *([encoder.lower(recipe.tuning.blocks)] if recipe.tuning.is_partial else [])]
     if processes.is_first:
-        for data, own, split in zip(experiment.data, sets, splits, strict=True):
+        for data, own, split in zip(recipe.data, sets, splits, strict=True):
             for note in own.notes:
                 say(f"{own.name}: {note}")
             refused = [
                 reason
                 for each in encoders
-                for reason in _fill(data, split, each, flips=experiment.batches.flips, device=device, progress=progress)
+                for reason in _fill(data, split, each, flips=recipe.batches.flips, device=device, progress=progress)
             ]
             for reason in dict.fromkeys(refused):  # the same for each encoder
                 say(f"left out: {reason}")
     processes.wait()
-    opened = [_open_caches(experiment, each) for each in encoders]
+    opened = [_open_caches(recipe, each) for each in encoders]
     kept = [
         [image for image in train if all(image.file_name in cache for each in opened for cache in each.of(index))]
         for index, (train, _) in enumerate(splits)
@@ -126,14 +126,14 @@ def prepare_data(
         raise ValueError("none of the training images could be read; there is nothing to train on")
     if vocabulary is None or extend:
         tell = say if processes.is_first else lambda text: None
-        vocabulary = _find_words(images, experiment.vocabulary.minimum_count, vocabulary, tell)
+        vocabulary = _find_words(images, recipe.vocabulary.minimum_count, vocabulary, tell)
     return TrainingData(
         Corpus.build(images, vocabulary),
         vocabulary,
         np.repeat(np.arange(len(kept)), [len(own) for own in kept]),
         opened[0],
         tuple(
-            _validation_set(own, validation, [each.plain[index] for each in opened], experiment.validation.images)
+            _validation_set(own, validation, [each.plain[index] for each in opened], recipe.validation.images)
             for index, (own, (_, validation)) in enumerate(zip(sets, splits, strict=True))
         ),
         opened[1] if len(opened) > 1 else None,
@@ -207,12 +207,12 @@ def _cache_root(data: DataConfig) -> Path:
     return Path(data.features) if data.features else Path("features") / Path(data.root).resolve().name
 
 
-def _open_caches(experiment: Experiment, encoder: Encoder) -> Caches:
+def _open_caches(recipe: Recipe, encoder: Encoder) -> Caches:
     plain, mirrored = (
         tuple(
             RegionCache(cache_folder(_cache_root(data), cache_identity(encoder, flip=flip)))
-            for data in experiment.data
-            if experiment.batches.flips or not flip
+            for data in recipe.data
+            if recipe.batches.flips or not flip
         )
         for flip in (False, True)
     )

@@ -1,4 +1,4 @@
-"""An experiment: every setting of a training run, read from YAML and from KEY=VALUE overrides; no torch here.
+"""A recipe: every setting of a training run, read from YAML and from KEY=VALUE overrides; no torch here.
 
 Whatever is wrong with a file or an override is a ValueError of one line that names it, the dotted key and the choices.
 """
@@ -35,7 +35,7 @@ SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a 
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Recipe:
     """Every setting of a training run.
 
     `data` are the data sets that are trained on together. `epochs` are those of cross entropy; the self-critical ones
@@ -99,8 +99,8 @@ class Experiment:
             raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
 
 
-def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment from a YAML file, over the one its `base` names, and apply overrides such as epochs=3.
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe from a YAML file, over the one its `base` names, and apply overrides such as epochs=3.
 
     An override's key is dotted (decoder.hidden=256) and its value YAML. One data set of several is named by its number
     (data.0.root=PATH), a single one needs none (data.root=PATH).
@@ -111,26 +111,26 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
         values = _apply(override, values)
         _check(values, f"override {shown(override)}")  # all was well before it, so that it is to blame
     source = f"{path} with {', '.join(map(shown, overrides))}" if overrides else str(path)
-    return experiment_from_dict(values, source)
+    return recipe_from_dict(values, source)
 
 
-def experiment_from_dict(values: Mapping[str, Any], source: str = "experiment") -> Experiment:
-    """Return the experiment of plain values, as JSON or YAML give them; `source` is named where they are wrong."""
+def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """Return the recipe of plain values, as JSON or YAML give them; `source` is named where they are wrong."""
     try:
-        experiment: Experiment = _convert(values, Experiment, "", whole=True)
+        recipe: Recipe = _convert(values, Recipe, "", whole=True)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-    return experiment
+    return recipe
 
 
-def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
-    """Return plain values, ready for JSON or YAML, of which `experiment_from_dict` makes an equal experiment."""
-    return {**asdict(experiment), "data": [asdict(data) for data in experiment.data]}
+def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
+    """Return plain values, ready for JSON or YAML, of which `recipe_from_dict` makes an equal recipe."""
+    return {**asdict(recipe), "data": [asdict(data) for data in recipe.data]}
 
 
-def to_yaml(experiment: Experiment) -> str:
-    """Return the experiment with all its settings as YAML that `load_experiment` reads."""
-    return write_yaml(experiment_to_dict(experiment))
+def to_yaml(recipe: Recipe) -> str:
+    """Return the recipe with all its settings as YAML that `load_recipe` reads."""
+    return write_yaml(recipe_to_dict(recipe))
 
 
 def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _nested(keys: Sequence[str], value: Any) -> Any:
 def _check(values: dict[str, Any], source: str) -> None:
     """Raise ValueError for keys that do not exist and values of the wrong type; others may be missing yet."""
     try:
-        _convert(values, Experiment, "", whole=False)
+        _convert(values, Recipe, "", whole=False)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 

@@ -21,14 +21,14 @@ import numpy as np
 from captioner.captioning.captioner import make_caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.figures.sheets import save_figure
+from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.files import try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
 from captioner.images.preprocessing import Preprocessing
 from captioner.model.search.beam import Hypothesis
 from captioner.training.curves import draw_curves
-from captioner.training.recipe import Experiment, experiment_to_dict, load_experiment, to_yaml
+from captioner.training.recipe import Recipe, load_recipe, recipe_to_dict, to_yaml
 
 # What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
 FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
@@ -59,10 +59,10 @@ class RunFolder:
         """Tell whether there is something to go on from."""
         return (self.last / "checkpoint.json").exists()
 
-    def check_settings(self, experiment: Experiment) -> None:
+    def check_settings(self, recipe: Recipe) -> None:
         """Raise ValueError, naming the first key, where the run here was begun with other settings."""
-        before = experiment_to_dict(load_experiment(self.settings_path))
-        for key, own, other in _differences(experiment_to_dict(experiment), before):
+        before = recipe_to_dict(load_recipe(self.settings_path))
+        for key, own, other in _differences(recipe_to_dict(recipe), before):
             if key.rsplit(".", 1)[-1] not in FREE_SETTINGS:
                 raise ValueError(
                     f"{self.folder} was begun with {key} {other!r}, not {own!r}; go on with that, or name another --run"
@@ -79,12 +79,12 @@ class RunFolder:
             raise ValueError(f"{self.folder} is being trained by another process; wait for it, or name another --run")
         self.held = log
 
-    def begin(self, experiment: Experiment, log_bytes: int) -> None:
+    def begin(self, recipe: Recipe, log_bytes: int) -> None:
         """Write the settings, and cut the log back to its first `log_bytes`."""
         self.hold()
-        write_whole(self.settings_path, to_yaml(experiment))
+        write_whole(self.settings_path, to_yaml(recipe))
         os.truncate(self.log_path, min(log_bytes, self.log_path.stat().st_size))
-        if experiment.tensorboard:
+        if recipe.tensorboard:
             self.writer = _tensorboard_writer(self.folder / "tensorboard")
 
     def log(self, numbers: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
@@ -107,6 +108,10 @@ class OptimiserConfig:
         check_least("optimiser", self, weight_decay=0, clip=0)
         check_shares("optimiser", self, "average")
 
+    def average_decay(self, step: int) -> float:
+        """Return the decay of averaged weights at `step` (from 0): small at first, when old weights are out of date."""
+        return min(self.average, (1 + step) / (10 + step))
+
 
 @dataclass(frozen=True)
 class ScheduleConfig:
@@ -129,6 +134,17 @@ class ScheduleConfig:
             raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
         if not 0 < self.factor < 1:
             raise ValueError(f"schedule factor is {self.factor}; it must be above 0 and below 1")
+
+    def rate_share(self, step: int, total: int, steps_per_epoch: int) -> float:
+        """Return the share, 0..1, of the learning rate that holds at `step` (from 0) of `total`."""
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        if self.decay == "cosine":
+            passed = min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+            return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * passed)) / 2
+        if self.decay == "step":
+            return float(self.factor ** (step // (self.every * max(1, steps_per_epoch))))
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,10 @@ class TuningConfig:
     def __post_init__(self) -> None:
         check_least("tuning", self, from_epoch=0, blocks=0)
         check_positive("tuning", self, "rate")
+
+    def is_active(self, epoch: int) -> bool:
+        """Tell whether the encoder is trained in an epoch, counted from 0."""
+        return 0 < self.from_epoch <= epoch + 1
 
     @property
     def is_partial(self) -> bool:

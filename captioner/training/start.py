@@ -17,7 +17,7 @@ from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
 from captioner.training.data import Progress, TrainingData, prepare_data
 from captioner.training.learner import Learner
-from captioner.training.recipe import Experiment
+from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
 
 
@@ -46,7 +46,7 @@ class Start:
 
 
 def start_run(
-    experiment: Experiment,
+    recipe: Recipe,
     run: RunFolder,
     processes: Processes,
     *,
@@ -56,37 +56,37 @@ def start_run(
 ) -> Start:
     """Return what the run in the folder starts from; its last checkpoint where it has one."""
     resumed = run.can_resume()
-    source = run.last if resumed else find_model(experiment.start, setting="start") if experiment.start else None
+    source = run.last if resumed else find_model(recipe.start, setting="start") if recipe.start else None
     checkpoint = load_checkpoint(source) if source else None
     own = checkpoint is not None and checkpoint.encoder_weights is not None
-    encoder = _same_encoder(experiment, checkpoint) if own else _new_encoder(experiment)
+    encoder = _same_encoder(recipe, checkpoint) if own else _new_encoder(recipe)
     # The caches are of the encoder as it was before this run changed it.
-    origin = original_encoder(experiment) if resumed and experiment.tuning.from_epoch else encoder
+    origin = original_encoder(recipe) if resumed and recipe.tuning.from_epoch else encoder
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
     data = prepare_data(
-        experiment,
+        recipe,
         origin,
         vocabulary,
         processes,
-        extend=experiment.vocabulary.extend and not resumed,
+        extend=recipe.vocabulary.extend and not resumed,
         device=device,
         say=say,
         progress=progress,
     )
-    torch.manual_seed(experiment.seed)  # for weights that start at random; nothing after them uses it
+    torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
     words = len(data.vocabulary)
-    decoder = Decoder(experiment.decoder, experiment.attention, words, encoder.dimensions, encoder.grid)
+    decoder = Decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
     if checkpoint is not None:
         _load_weights(decoder, checkpoint, str(source))
-    learner = Learner(experiment, decoder, encoder, processes, device)
+    learner = Learner(recipe, decoder, encoder, processes, device)
     position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
-    return Start(encoder, data, learner, position, log_bytes, _kept(encoder, experiment, checkpoint))
+    return Start(encoder, data, learner, position, log_bytes, _kept(encoder, recipe, checkpoint))
 
 
-def _kept(encoder: Encoder, experiment: Experiment, start: Checkpoint | None) -> frozenset[str]:
+def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozenset[str]:
     if start is not None and start.encoder_weights is not None:
         return frozenset(start.encoder_weights)
-    installed = is_installed(experiment.encoder.name, experiment.encoder.weights)
+    installed = is_installed(recipe.encoder.name, recipe.encoder.weights)
     return frozenset(() if installed else encoder.trunk.state_dict())
 
 
@@ -98,23 +98,23 @@ def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
     return Position(**state.values["position"]), int(state.values["log_bytes"])
 
 
-def original_encoder(experiment: Experiment) -> Encoder:
+def original_encoder(recipe: Recipe) -> Encoder:
     """Return the encoder as it was when the run began."""
-    start = load_checkpoint(find_model(experiment.start, setting="start")) if experiment.start else None
+    start = load_checkpoint(find_model(recipe.start, setting="start")) if recipe.start else None
     own = start is not None and start.encoder_weights is not None
-    return _same_encoder(experiment, start) if own else _new_encoder(experiment)
+    return _same_encoder(recipe, start) if own else _new_encoder(recipe)
 
 
-def _new_encoder(experiment: Experiment) -> Encoder:
-    torch.manual_seed(experiment.seed)  # where its weights start at random
-    return load_encoder(experiment.encoder)
+def _new_encoder(recipe: Recipe) -> Encoder:
+    torch.manual_seed(recipe.seed)  # where its weights start at random
+    return load_encoder(recipe.encoder)
 
 
-def _same_encoder(experiment: Experiment, start: Checkpoint | None) -> Encoder:
+def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
     assert start is not None
-    if replace(start.encoder, weights=experiment.encoder.weights) != experiment.encoder:
+    if replace(start.encoder, weights=recipe.encoder.weights) != recipe.encoder:
         raise ValueError(
-            f"the checkpoint's encoder is {start.encoder}, not {experiment.encoder}; its own weights fit no other"
+            f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its own weights fit no other"
         )
     return start.build_encoder()
 

@@ -16,15 +16,15 @@ from helpers.toy_training import (
     read_log,
     run_toy,
     step_lines,
-    toy_experiment,
+    toy_recipe,
     write_toy_data,
 )
 
 from captioner.cli import main
-from captioner.training.recipe import load_experiment, to_yaml
+from captioner.training.recipe import load_recipe, to_yaml
 from captioner.training.run_folder import RunFolder
 
-STOPPING = "stopping after this step; once more stops at once, back to the last checkpoint\n"
+STOPPING = "stopping after this step; interrupt again to stop at once, at the last checkpoint\n"
 
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -43,7 +43,7 @@ def same_signals() -> Iterator[None]:
 def config(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Settings in the working folder."""
     monkeypatch.chdir(tmp_path)
-    Path("toy.yaml").write_text(to_yaml(toy_experiment(data)))
+    Path("toy.yaml").write_text(to_yaml(toy_recipe(data)))
     return "toy.yaml"
 
 
@@ -68,7 +68,7 @@ def test_show_prints_all_settings_and_trains_nothing(config: str, capsys: pytest
     captured = capsys.readouterr()
     assert captured.err == ""
     Path("shown.yaml").write_text(captured.out)
-    shown, plain = load_experiment("shown.yaml"), load_experiment(config)
+    shown, plain = load_recipe("shown.yaml"), load_recipe(config)
     assert shown == replace(plain, epochs=7, decoder=replace(plain.decoder, hidden=99))
     assert not Path("runs").exists()
 
@@ -76,7 +76,7 @@ def test_show_prints_all_settings_and_trains_nothing(config: str, capsys: pytest
 def test_settings_may_come_before_and_after_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", config, "epochs=5", "--show", "decoder.hidden=99"]) == 0
     Path("shown.yaml").write_text(capsys.readouterr().out)
-    shown = load_experiment("shown.yaml")
+    shown = load_recipe("shown.yaml")
     assert (shown.epochs, shown.decoder.hidden) == (5, 99)
 
 
@@ -97,15 +97,11 @@ def test_a_run_goes_where_it_is_told_and_says_how_it_ended(config: str, capsys: 
     ("arguments", "message"),
     [
         (["nowhere.yaml"], "nowhere.yaml is not there"),
-        (["toy.yaml", "decoder.hiden=3"], "unknown key decoder.hiden (did you mean hidden?)"),
-        (["toy.yaml", "epochs"], "'epochs' has no '='"),
-        (["toy.yaml", "optimiser.rate=fast"], "optimiser.rate is 'fast' (text); expected a number"),
         (["toy.yaml", "data.root=nowhere"], "nowhere is not there"),
         (["toy.yaml", "data.validation=dev"], "data has no split 'dev', only train, val"),
         (["toy.yaml", "encoder.name=efficientnet-lite9"], "no encoder is called 'efficientnet-lite9'"),
         (["toy.yaml", "start=nowhere"], "start is 'nowhere'; choose from coco-soft, "),
         (["toy.yaml", "precision=float16", "--device", "cpu"], "precision float16 needs a CUDA device"),
-        (["toy.yaml", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
     ],
 )
 def test_failures_are_one_line_and_exit_code_1(
@@ -113,6 +109,25 @@ def test_failures_are_one_line_and_exit_code_1(
 ) -> None:
     errors = errors_of(arguments, capsys)
     assert errors.startswith("captioner: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy.yaml", "decoder.hiden=3"], "unknown key decoder.hiden (did you mean hidden?)"),
+        (["toy.yaml", "epochs"], "'epochs' has no '='"),
+        (["toy.yaml", "optimiser.rate=fast"], "optimiser.rate is 'fast' (text); expected a number"),
+        (["toy.yaml", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *arguments]) == 2
+    errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1
     assert not Path("runs").exists()
@@ -130,7 +145,7 @@ def test_a_run_that_is_there_is_not_begun_again(config: str, capsys: pytest.Capt
 def test_a_bad_image_and_collapsed_attention_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_toy_data(tmp_path / "photos")
     (data / "002.png").write_bytes(b"no image")
-    (tmp_path / "toy.yaml").write_text(to_yaml(toy_experiment(data)))
+    (tmp_path / "toy.yaml").write_text(to_yaml(toy_recipe(data)))
     assert main(["train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("left out: ") and "002.png" in line for line in lines) == 1
@@ -172,12 +187,12 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     assert main(["train", config]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    told = "stopped; everything is in runs/toy/last, and --resume goes on from there\n"
+    told = "stopped; everything is in runs/toy/last, and --resume continues from there\n"
     assert captured.err == STOPPING + told
     assert 3 <= len(read_log(Path("runs/toy"))) < 8
     assert main(["train", config, "--resume"]) == 0
     assert "after 8 steps" in capsys.readouterr().out
-    run_toy(load_experiment(config), tmp_path / "whole")
+    run_toy(load_recipe(config), tmp_path / "whole")
     assert_same_runs(Path("runs/toy"), tmp_path / "whole")
 
 
@@ -188,10 +203,10 @@ def test_a_second_signal_stops_at_once(
     assert main(["train", config]) == 130
     lines = capsys.readouterr().err.splitlines(keepends=True)
     assert lines[-2:] == [
-        STOPPING, "captioner: interrupted; what is done is kept, and the same command goes on from there\n"
+        STOPPING, "captioner: interrupted; finished work is kept, and the same command resumes\n"
     ]  # fmt: skip
     assert main(["train", config, "--resume"]) == 0
-    run_toy(load_experiment(config), tmp_path / "whole")
+    run_toy(load_recipe(config), tmp_path / "whole")
     assert_same_runs(Path("runs/toy"), tmp_path / "whole")
 
 
@@ -199,8 +214,8 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way: a process of its own at a terminal, stopped in the middle."""
-    experiment = toy_experiment(data, epochs=500, validation={"every": 500, "overlays": 0})
-    (tmp_path / "toy.yaml").write_text(to_yaml(experiment))
+    recipe = toy_recipe(data, epochs=500, validation={"every": 500, "overlays": 0})
+    (tmp_path / "toy.yaml").write_text(to_yaml(recipe))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     process, blocks = at_terminal("train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run"))
     shown = b""
@@ -218,9 +233,9 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     assert re.search(r"epoch 1\b.*\| \d/4 \[", text)
     assert re.search(r"loss \d\.\d{3}, \d+ captions/s", text)
     assert "stopping after this step" in text
-    assert "--resume goes on from there" in text
+    assert "--resume continues from there" in text
     assert "Traceback" not in text
     steps = len(step_lines(tmp_path / "run"))
     assert 9 < steps < 2000
-    _, recorder = run_toy(experiment, tmp_path / "run", resume=True, stop=lambda recorder: bool(recorder.steps))
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True, stop=lambda recorder: bool(recorder.steps))
     assert recorder.steps[0][0].step == steps + 1

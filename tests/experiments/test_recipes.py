@@ -18,7 +18,7 @@ import captioner.training.start
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
-from captioner.training.recipe import load_experiment
+from captioner.training.recipe import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
 CAPTIONS = [f"a {kind} dog runs over the grass" for kind in ("small", "brown", "fast", "small", "brown")]
@@ -65,7 +65,7 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = [Path(data.root).name for data in load_experiment(recipe).data]
+    names = [Path(data.root).name for data in load_recipe(recipe).data]
     overrides = []
     for number, name in enumerate(names):
         regions = tmp_path_factory.getbasetemp() / f"regions-of-{name}"
@@ -75,7 +75,7 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
         overrides.append("encoder.weights=random")  # the others come with the package
     if recipe.stem == "coco-fast-tuned":
         overrides.append("start=null")  # it begins from the run of another recipe
-    experiment = load_experiment(recipe, overrides)
+    experiment = load_recipe(recipe, overrides)
     monkeypatch.setattr(captioner.training.start, "load_encoder", lambda config: copy.deepcopy(load_once(config)))
     outcome, recorder = run_toy(experiment, tmp_path / "run", stop=lambda recorder: bool(recorder.steps))
     assert outcome is None

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.toy_training import read_log, run_toy, toy_experiment, write_toy_data
+from helpers.toy_training import read_log, run_toy, toy_recipe, write_toy_data
 from PIL import Image
 
-from captioner.training.recipe import load_experiment
+from captioner.training.recipe import load_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 import keep_results
@@ -51,14 +51,14 @@ def test_a_thinned_log_has_means_over_epochs_and_all_validations() -> None:
 
 def test_what_is_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_toy_data(tmp_path / "data")
-    run_toy(toy_experiment(data), tmp_path / "run")
+    run_toy(toy_recipe(data), tmp_path / "run")
     evaluation = write_evaluation(tmp_path / "evaluation")
     arguments = [str(tmp_path / "run"), str(evaluation), str(tmp_path / "kept")]
     monkeypatch.setattr(sys, "argv", ["keep_results.py", *arguments])
     keep_results.main()
     kept = tmp_path / "kept"
     assert {path.name for path in kept.iterdir()} == {"settings.yaml", "log.jsonl", "metrics.json", "curves.png"}
-    assert load_experiment(kept / "settings.yaml").data[0].root == "data"
+    assert load_recipe(kept / "settings.yaml").data[0].root == "data"
     assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir() if path.suffix != ".png")
     lines = read_log(kept)
     assert [("loss" in line, line["epoch"]) for line in lines] == [(True, 1), (False, 1), (True, 2), (False, 2)]
@@ -77,7 +77,7 @@ def test_every_variation_is_an_experiment_of_its_own() -> None:
     names = [name for own in study.VARIATIONS.values() for name in own]
     assert len(set(map(study.folder_name, names))) == len(names) == 14
     settings: list[Any] = [
-        load_experiment(study.RECIPE, [*study.SHORT, *changes])
+        load_recipe(study.RECIPE, [*study.SHORT, *changes])
         for own in study.VARIATIONS.values()
         for changes in own.values()
     ]
@@ -111,7 +111,7 @@ def test_copies_between_training_and_held_out_images_come_first(
     other = write_toy_data(tmp_path / "other", first=20)
     with Image.open(data / "003.png") as image:
         image.resize((90, 90), Image.Resampling.BICUBIC).save(other / "029.png")  # a validation image
-    run_toy(toy_experiment([data, other], epochs=1), tmp_path / "run")
+    run_toy(toy_recipe([data, other], epochs=1), tmp_path / "run")
     caches = [str(next((tmp_path / f"{name}-regions").iterdir())) for name in ("data", "other")]
     sheet = tmp_path / "sheet.png"
     arguments = [*caches, str(data), str(other), "--count", "2", "--sheet", str(sheet)]

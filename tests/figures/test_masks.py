@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.awkward_images import ORIENTATIONS, exif, jpeg, stored
-from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
+from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, attention_map, caption_of, one_cell, seen_box
 from numpy.typing import NDArray
 
-from captioner.figures.masks import attention_map, visible_mask
+from captioner.figures.masks import visible_mask
 from captioner.images.opening import open_image
 from captioner.images.preprocessing import Preprocessing
 

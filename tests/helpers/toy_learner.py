@@ -16,7 +16,7 @@ from captioner.model.decoder import Decoder
 from captioner.processes import Processes
 from captioner.training.batches import Batch, Corpus, EpochPlan
 from captioner.training.learner import Learner
-from captioner.training.recipe import Experiment
+from captioner.training.recipe import Recipe
 from captioner.training.settings import BatchConfig, DataConfig
 
 L, D = 4, 6
@@ -54,9 +54,9 @@ def make_learner(
     kind: torch.dtype = torch.float64,
     **sections: Any,
 ) -> Learner:
-    """Return a learner of a small decoder with lively weights; `sections` are those of an experiment."""
+    """Return a learner of a small decoder with lively weights; `sections` are those of an recipe."""
     torch.manual_seed(0)
-    settings = Experiment(
+    settings = Recipe(
         data=(DataConfig("nowhere"),),
         decoder=DecoderConfig(embedding=5, hidden=7, regions=6, dropout=dropout),
         attention=AttentionConfig(mode, width=5, **(attention or {})),

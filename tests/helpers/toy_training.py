@@ -24,7 +24,7 @@ from captioner.model.checkpoint import load_checkpoint, load_training_state
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes
-from captioner.training.recipe import Experiment, experiment_from_dict
+from captioner.training.recipe import Recipe, recipe_from_dict
 from captioner.training.start import Position
 from captioner.training.train import Outcome, Stopped, train
 from captioner.training.validation import Findings, validate
@@ -58,7 +58,7 @@ def write_toy_data(
     return folder
 
 
-def toy_experiment(data: Path | Sequence[Path], **sections: Any) -> Experiment:
+def toy_recipe(data: Path | Sequence[Path], **sections: Any) -> Recipe:
     """Return settings for data written by `write_toy_data`; `sections` are laid over them, one level deep."""
     folders = [data] if isinstance(data, Path) else list(data)
     values: dict[str, Any] = {
@@ -79,7 +79,7 @@ def toy_experiment(data: Path | Sequence[Path], **sections: Any) -> Experiment:
     for name, section in sections.items():
         both = isinstance(section, dict) and isinstance(values.get(name), dict)
         values[name] = {**values[name], **section} if both else section
-    return experiment_from_dict(values)
+    return recipe_from_dict(values)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Recorder:
 
 
 def run_toy(
-    experiment: Experiment,
+    recipe: Recipe,
     folder: Path,
     *,
     resume: bool = False,
@@ -116,7 +116,7 @@ def run_toy(
     recorder = Recorder()
     try:
         outcome = train(
-            experiment,
+            recipe,
             folder,
             processes=processes or Processes(),
             listener=recorder,

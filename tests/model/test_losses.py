@@ -13,7 +13,7 @@ from captioner.model.losses import (
     doubly_stochastic_penalty,
     moving_baseline,
     reinforce_surrogate,
-    self_critical,
+    self_critical_loss,
     word_losses,
 )
 
@@ -30,12 +30,12 @@ def test_cross_entropy_by_hand() -> None:
     targets = torch.tensor([1, 2, 3, 4, 2, 2])
     log_probabilities = logits.log_softmax(dim=-1)
     total = -sum(log_probabilities[word, target] for word, target in enumerate(targets))
-    losses, unlikely = word_losses(logits, targets)
-    assert losses is unlikely
+    losses, nll = word_losses(logits, targets)
+    assert losses is nll
     torch.testing.assert_close(cross_entropy(losses, 3, reduction="sum"), total / 3)
     torch.testing.assert_close(cross_entropy(losses, 3, reduction="mean"), total / 6)
     smoothed, plain = word_losses(logits, targets, smoothing=0.1)
-    torch.testing.assert_close(plain, unlikely)
+    torch.testing.assert_close(plain, nll)
     even = -log_probabilities.mean()
     torch.testing.assert_close(cross_entropy(smoothed, 3, reduction="mean"), 0.9 * total / 6 + 0.1 * even)
 
@@ -137,7 +137,7 @@ def test_self_critical_by_hand() -> None:
     log_probabilities = torch.full((2, 2, 3), -1.0, requires_grad=True)
     reward, baseline = torch.tensor([[2.0, 1.0], [0.5, 9.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     # Advantages 1, 0, -0.5 with 3, 1, 2 words of log probability -1; the fourth caption is not there.
-    loss = self_critical(log_probabilities, MASK, reward, baseline)
+    loss = self_critical_loss(log_probabilities, MASK, reward, baseline)
     assert loss.item() == pytest.approx(-(1 * -3 + 0 * -1 - 0.5 * -2) / 3)
     loss.backward()
     gradient = log_probabilities.grad

@@ -52,7 +52,7 @@ def test_losses_are_those_of_the_captions_one_by_one(
     cross_entropy = sum(map(sum, words)) / (len(words) if reduction == "sum" else count)
     penalty = sum(penalties) / len(penalties)
 
-    total, numbers = learner.measure(batch, regions)
+    total, numbers = learner.teacher_forcing_loss(batch, regions)
     assert total.item() == pytest.approx(cross_entropy + weight * penalty)
     assert numbers["cross_entropy"] == pytest.approx(cross_entropy)
     assert numbers["penalty"] == pytest.approx(penalty)
@@ -64,10 +64,10 @@ def test_losses_are_those_of_the_captions_one_by_one(
 
 def test_dropout_follows_the_batch_s_seed() -> None:
     learner, regions = make_learner(dropout=0.5), some_regions()
-    first = learner.measure(make_batch(0), regions)[0].item()
-    assert learner.measure(make_batch(0), regions)[0].item() == first
+    first = learner.teacher_forcing_loss(make_batch(0), regions)[0].item()
+    assert learner.teacher_forcing_loss(make_batch(0), regions)[0].item() == first
     other = replace(make_batch(0), seed=(5, 0, 1, 1))
-    assert learner.measure(other, regions)[0].item() != first
+    assert learner.teacher_forcing_loss(other, regions)[0].item() != first
 
 
 def test_parts_of_a_batch_add_up_to_the_whole() -> None:
@@ -75,11 +75,11 @@ def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     batch, regions = make_batch(), some_regions()
     for reduction in ("sum", "mean"):
         learner = make_learner(dropout=0.3, loss=LossConfig(reduction))
-        whole, numbers = learner.measure(batch, regions)
+        whole, numbers = learner.teacher_forcing_loss(batch, regions)
         sums: dict[str, float] = dict.fromkeys(numbers, 0.0)
         for rank in range(3):
             learner.processes = Processes(rank, 3)
-            for name, value in learner.measure(batch, regions[rank::3])[1].items():
+            for name, value in learner.teacher_forcing_loss(batch, regions[rank::3])[1].items():
                 sums[name] += value
         assert sums == pytest.approx(numbers)
         assert sums["loss"] == pytest.approx(whole.item())
@@ -120,7 +120,7 @@ def test_hard_attention_by_hand(expected: float, reduction: str) -> None:
                 reward = 0.2 * (found[image, caption].item() - baseline) if looked else 0.0
                 surrogate -= (reward * path + 0.3 * entropy) / 12
         assert sampled == {0.0: 4, 1.0: 0}.get(expected, sampled)
-        total, numbers = learner.measure(batch, regions)
+        total, numbers = learner.teacher_forcing_loss(batch, regions)
         assert learner.baseline == pytest.approx(baseline)
         assert numbers["baseline"] == pytest.approx(baseline)
         # Samples weigh the same against words, whether these are added up or averaged.
@@ -147,7 +147,7 @@ def test_only_sampled_images_are_rewarded() -> None:
         return outputs
 
     learner.decoder.forward = keep  # type: ignore[method-assign]
-    total, numbers = learner.measure(batch, regions)
+    total, numbers = learner.teacher_forcing_loss(batch, regions)
     total.backward()
     gradient = alphas[0].grad
     assert gradient is not None
@@ -171,7 +171,7 @@ def test_weights_that_are_exactly_zero_have_finite_gradients() -> None:
 
 def test_the_gradient_of_hard_attention_reaches_every_weight() -> None:
     learner = make_learner("hard", loss=LossConfig())
-    total, _ = learner.measure(make_batch(), some_regions())
+    total, _ = learner.teacher_forcing_loss(make_batch(), some_regions())
     total.backward()
     still = [name for name, own in learner.decoder.named_parameters() if own.grad is None or not own.grad.any()]
     assert still == []

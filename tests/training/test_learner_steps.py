@@ -18,7 +18,7 @@ RATES = (0.02, 0.01, 0.005)
 def train(learner: Learner, steps: int = 3) -> list[dict[str, float]]:
     found = []
     for step in range(steps):
-        loss, numbers = learner.measure(make_batch(step), some_regions(step))
+        loss, numbers = learner.teacher_forcing_loss(make_batch(step), some_regions(step))
         found.append(learner.optimise(loss, numbers, (RATES[step % 3], 0.0), step, flag=False))
     return found
 
@@ -31,9 +31,9 @@ def test_weights_change_as_torch_s_own_optimiser_changes_them(name: str, clip: f
     optimiser = OPTIMISERS[name](twin.parameters(), weight_decay=0.1)
     numbers = train(learner)
     replica = make_learner()
-    replica.decoder = twin
+    replica.criterion.decoder = twin
     for step, found in enumerate(numbers):
-        loss, _ = replica.measure(make_batch(step), some_regions(step))
+        loss, _ = replica.teacher_forcing_loss(make_batch(step), some_regions(step))
         optimiser.zero_grad()
         loss.backward()
         norm = torch.stack([parameter.grad.norm() for parameter in twin.parameters()]).norm()  # type: ignore[union-attr]
@@ -55,7 +55,7 @@ def test_averages_by_hand_over_three_steps() -> None:
     expected = snapshot(plain)
     for step, decay in enumerate((0.1, 0.15, 0.15)):  # (1 + t) / (10 + t), at most the decay asked for
         for each in (learner, plain):
-            loss, numbers = each.measure(make_batch(step), some_regions(step))
+            loss, numbers = each.teacher_forcing_loss(make_batch(step), some_regions(step))
             each.optimise(loss, numbers, (0.05, 0.0), step, flag=False)
         expected = {name: decay * value + (1 - decay) * snapshot(plain)[name] for name, value in expected.items()}
     before = snapshot(learner)
@@ -85,7 +85,7 @@ def test_a_step_that_is_not_finite_changes_nothing(mode: str) -> None:
     kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
     regions = some_regions()
     regions[2, 1, 3] = math.nan
-    loss, numbers = learner.measure(make_batch(), regions)
+    loss, numbers = learner.teacher_forcing_loss(make_batch(), regions)
     found = learner.optimise(loss, numbers, (0.1, 0.0), 1, flag=False)
     assert found["skipped"] == 1.0
     assert math.isnan(found["loss"])
@@ -99,7 +99,7 @@ def test_a_step_that_is_not_finite_changes_nothing(mode: str) -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     learner = make_learner()
     before = snapshot(learner)
-    loss, numbers = learner.measure(make_batch(), some_regions())
+    loss, numbers = learner.teacher_forcing_loss(make_batch(), some_regions())
     loss.register_hook(lambda gradient: gradient * math.inf)
     assert learner.optimise(loss, numbers, (0.1, 0.0), 0, flag=True) | {"gradient": 0.0} == {
         **numbers, "gradient": 0.0, "skipped": 1.0, "flag": 1.0
@@ -129,7 +129,7 @@ def test_the_encoder_is_learned_only_where_it_is_tuned() -> None:
     pixels = torch.randn(4, L, 3)
     trunk = learner.encoder.trunk
     weight = trunk.weight.detach().clone()
-    loss, numbers = learner.measure(make_batch(), trunk(pixels).double())
+    loss, numbers = learner.teacher_forcing_loss(make_batch(), trunk(pixels).double())
     learner.optimise(loss, numbers, (0.0, 0.01), 0, flag=False)
     # Adam's first step is as long as its rate wherever there is a gradient; the decoder's own rate is 0 here.
     moved = (trunk.weight - weight).abs()

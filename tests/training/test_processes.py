@@ -7,25 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.holding import wait_until
 from helpers.toy_training import (
     assert_same_runs,
     make_quick,
     read_log,
     run_toy,
     tensors_of,
-    toy_experiment,
+    toy_recipe,
     write_toy_data,
 )
 from helpers.warm_process import WarmProcess
 
-from captioner.training.recipe import experiment_to_dict, to_yaml
+from captioner.training.recipe import recipe_to_dict, to_yaml
 
 # Odd numbers of images to train and to validate on, of one to three captions.
 CAPTIONS = (1, 2, 3, 2, 2, 1, 2)
@@ -70,9 +70,9 @@ def assert_near(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_do_what_one_does(kind: str, data: Path, warm: WarmProcess, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, **KINDS[kind])
-    run_toy(experiment, tmp_path / "one")
-    job = {"experiment": experiment_to_dict(experiment), "folder": str(tmp_path / "two")}
+    recipe = toy_recipe(data, **KINDS[kind])
+    run_toy(recipe, tmp_path / "one")
+    job = {"recipe": recipe_to_dict(recipe), "folder": str(tmp_path / "two")}
     assert warm.run(processes=2, **job) == [0, 0]
     assert_near(tmp_path / "one", tmp_path / "two")
 
@@ -82,9 +82,9 @@ def test_a_batch_may_have_fewer_images_than_there_are_processes(
     kind: str, data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
     batches = {"captions": 2, "captions_per_image": 2}
-    experiment = toy_experiment(data, **{**KINDS[kind], "epochs": 1}, batches=batches)
-    run_toy(experiment, tmp_path / "one")
-    job = {"experiment": experiment_to_dict(experiment), "folder": str(tmp_path / "three")}
+    recipe = toy_recipe(data, **{**KINDS[kind], "epochs": 1}, batches=batches)
+    run_toy(recipe, tmp_path / "one")
+    job = {"recipe": recipe_to_dict(recipe), "folder": str(tmp_path / "three")}
     assert warm.run(processes=3, **job) == [0, 0, 0]
     assert_near(tmp_path / "one", tmp_path / "three")
 
@@ -94,9 +94,9 @@ def test_each_image_is_validated_once(
     images: int, shares: list[int], data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
     """Processes have different numbers of images and of batches of them, or none at all."""
-    experiment = toy_experiment(data, epochs=1, validation={"images": images, "overlays": 0})
-    run_toy(experiment, tmp_path / "one")
-    job = {"experiment": experiment_to_dict(experiment), "folder": str(tmp_path / "two"), "validation_batch": 2}
+    recipe = toy_recipe(data, epochs=1, validation={"images": images, "overlays": 0})
+    run_toy(recipe, tmp_path / "one")
+    job = {"recipe": recipe_to_dict(recipe), "folder": str(tmp_path / "two"), "validation_batch": 2}
     assert warm.run(processes=2, **job) == [0, 0]
     assert_near(tmp_path / "one", tmp_path / "two")
     for rank, share in enumerate(shares):
@@ -108,22 +108,22 @@ def test_each_image_is_validated_once(
 def test_a_wish_to_stop_in_one_process_stops_all_and_one_process_goes_on(
     data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
-    experiment = toy_experiment(data, **KINDS["hard"])
-    run_toy(experiment, tmp_path / "one")
-    job = {"experiment": experiment_to_dict(experiment), "folder": str(tmp_path / "two")}
+    recipe = toy_recipe(data, **KINDS["hard"])
+    run_toy(recipe, tmp_path / "one")
+    job = {"recipe": recipe_to_dict(recipe), "folder": str(tmp_path / "two")}
     # A process that is not the first has no listener that counts steps: it wishes to stop from the beginning.
     assert warm.run(processes=2, stop_at={"1": 1}, **job) == [130, 130]
     assert len(read_log(tmp_path / "two")) == 1
-    outcome, recorder = run_toy(experiment, tmp_path / "two", resume=True)
+    outcome, recorder = run_toy(recipe, tmp_path / "two", resume=True)
     assert outcome is not None
     assert recorder.steps[0][0].step == 2
     assert_near(tmp_path / "one", tmp_path / "two")
 
 
 def test_only_the_first_process_speaks_and_fills_caches(data: Path, warm: WarmProcess, tmp_path: Path) -> None:
-    values = experiment_to_dict(toy_experiment(data, epochs=1))
+    values = recipe_to_dict(toy_recipe(data, epochs=1))
     values["data"][0]["features"] = str(tmp_path / "regions")
-    assert warm.run(processes=2, experiment=values, folder=str(tmp_path / "two")) == [0, 0]
+    assert warm.run(processes=2, recipe=values, folder=str(tmp_path / "two")) == [0, 0]
     told = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in range(2)]
     assert ["regions" in [what for what, _, _ in own["shown"]] for own in told] == [True, False]
     assert [bool(own["said"]) for own in told] == [True, False]
@@ -150,33 +150,29 @@ def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_happened(
     data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
     settings = {**KINDS["hard"], "epochs": 30, "save_every": 7, "validation": {"every": 15, "overlays": 0}}
-    experiment = toy_experiment(data, **settings)
+    recipe = toy_recipe(data, **settings)
     run, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
-    (tmp_path / "experiment.yaml").write_text(to_yaml(experiment))
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
-    command = ["-m", "captioner", "--", "train", str(tmp_path / "experiment.yaml"), "--run", str(run), "--resume"]
+    command = ["-m", "helpers.holding", "--", "train", str(tmp_path / "recipe.yaml"), "--run", str(run), "--resume"]
     with (tmp_path / "output.txt").open("w+") as output:
         process = subprocess.Popen(
             [*launch, *command],
             stdout=output,
             stderr=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLD": "captioner.training.run_folder:RunFolder.log=20"},
         )
         try:
-            deadline = time.monotonic() + 120
-            while lines_in(log) < 12:
-                assert process.poll() is None, (tmp_path / "output.txt").read_text()
-                assert time.monotonic() < deadline, "no progress"
-                time.sleep(0.002)
+            wait_until(lambda: lines_in(log) >= 12, lambda: process.poll() is None)
             worker = find_worker(process.pid, 0)
             assert worker is not None
             os.kill(worker, signal.SIGKILL)
             killed_at = lines_in(log)
-            assert process.wait(timeout=150) == 0, (tmp_path / "output.txt").read_text()
+            assert process.wait(timeout=240) == 0, (tmp_path / "output.txt").read_text()
         finally:
             process.kill()
             process.wait()
     whole = tmp_path / "whole"
-    assert warm.run(processes=2, experiment=experiment_to_dict(experiment), folder=str(whole)) == [0, 0]
+    assert warm.run(processes=2, recipe=recipe_to_dict(recipe), folder=str(whole)) == [0, 0]
     assert 12 <= killed_at < lines_in(whole / "log.jsonl"), "the kill came too late to mean anything"
     assert_same_runs(whole, run)

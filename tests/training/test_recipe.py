@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.training.recipe import Experiment, experiment_from_dict, experiment_to_dict, load_experiment, to_yaml
+from captioner.training.recipe import Recipe, load_recipe, recipe_from_dict, recipe_to_dict, to_yaml
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,
@@ -44,13 +44,13 @@ def write(text: str, name: str = "x.yaml") -> str:
 
 def message_of(path: str, *overrides: str) -> str:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
-        load_experiment(path, overrides)
+        load_recipe(path, overrides)
     return str(caught.value)
 
 
-def unlike_default() -> Experiment:
-    """Return an experiment in which every kind of value is there, and text that YAML could mistake for another."""
-    return Experiment(
+def unlike_default() -> Recipe:
+    """Return a recipe in which every kind of value is there, and text that YAML could mistake for another."""
+    return Recipe(
         data=(
             DataConfig("1e5", format="karpathy", restval_to_train=True, train="yes", features="null", tolerance=0.0),
             DataConfig("dätä: # '\"\n\x85 \u2028", validation="0x1F"),
@@ -72,21 +72,21 @@ def test_every_recipe_is_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_loads_and_tells_how_to_run_it(name: str) -> None:
     path = RECIPES / f"{name}.yaml"
-    experiment = load_experiment(path, ["data.0.root=somewhere"])
-    assert experiment.data[0].root == "somewhere"
+    recipe = load_recipe(path, ["data.0.root=somewhere"])
+    assert recipe.data[0].root == "somewhere"
     assert f"# captioner train experiments/{name}.yaml" in path.read_text(encoding="utf-8")
     if name != "tiny":
-        assert experiment.attention.mode == ("hard" if name.endswith("-hard") else "soft")
-        assert experiment.data[0].restval_to_train == name.startswith("coco")
+        assert recipe.attention.mode == ("hard" if name.endswith("-hard") else "soft")
+        assert recipe.data[0].restval_to_train == name.startswith("coco")
 
 
 def test_recipes_that_follow_one_another() -> None:
-    both = load_experiment(RECIPES / "coco-flickr8k.yaml")
+    both = load_recipe(RECIPES / "coco-flickr8k.yaml")
     assert [data.root for data in both.data] == ["data/coco", "data/flickr8k"]
     assert [data.restval_to_train for data in both.data] == [True, False]
-    tuned = load_experiment(RECIPES / "coco-tuned.yaml")
+    tuned = load_recipe(RECIPES / "coco-tuned.yaml")
     assert (tuned.tuning.from_epoch, tuned.tuning.blocks) == (1, 6)
-    after = load_experiment(RECIPES / "flickr8k-from-coco.yaml")
+    after = load_recipe(RECIPES / "flickr8k-from-coco.yaml")
     assert both.start == tuned.start == "coco-soft"
     assert after.start == "coco-tuned"
     assert after.vocabulary.extend
@@ -94,30 +94,30 @@ def test_recipes_that_follow_one_another() -> None:
 
 @pytest.mark.parametrize("data", ["flickr8k", "coco"])
 def test_the_paper_s_recipes_are_the_paper_s(data: str) -> None:
-    soft = load_experiment(RECIPES / f"{data}-paper-soft.yaml")
+    soft = load_recipe(RECIPES / f"{data}-paper-soft.yaml")
     assert soft.encoder == EncoderConfig("vgg19", 224, "stride16", "crop")
     assert (soft.loss.reduction, soft.loss.penalty_reduction, soft.loss.penalty) == ("sum", "sum", 1.0)
     assert (soft.decoder.gate, soft.decoder.regions, soft.decoder.tied) == ("scalar", 0, False)
     assert soft.optimiser.name == {"flickr8k": "rmsprop", "coco": "adam"}[data]
     assert (soft.batches.captions, soft.batches.captions_per_image) == (64, 1)
-    hard = load_experiment(RECIPES / f"{data}-paper-hard.yaml")
+    hard = load_recipe(RECIPES / f"{data}-paper-hard.yaml")
     assert replace(hard, attention=soft.attention, loss=replace(hard.loss, penalty=1.0)) == soft
 
 
 def test_the_default_recipe_differs_from_the_defaults_in_little() -> None:
-    recipe = load_experiment(RECIPES / "flickr8k-soft.yaml")
-    default = Experiment(recipe.data)
+    recipe = load_recipe(RECIPES / "flickr8k-soft.yaml")
+    default = Recipe(recipe.data)
     assert (recipe.attention, recipe.decoder, recipe.loss) == (default.attention, default.decoder, default.loss)
     assert recipe.optimiser == replace(default.optimiser, average=0.999)
     assert recipe.batches == replace(default.batches, flips=True)
 
 
-@pytest.mark.parametrize("experiment", [Experiment((DataConfig("a"),)), unlike_default()], ids=["default", "unlike"])
-def test_round_trips(experiment: Experiment) -> None:
-    values = experiment_to_dict(experiment)
-    assert experiment_from_dict(values) == experiment
-    assert experiment_from_dict(json.loads(json.dumps(values))) == experiment
-    assert load_experiment(write(to_yaml(experiment))) == experiment
+@pytest.mark.parametrize("recipe", [Recipe((DataConfig("a"),)), unlike_default()], ids=["default", "unlike"])
+def test_round_trips(recipe: Recipe) -> None:
+    values = recipe_to_dict(recipe)
+    assert recipe_from_dict(values) == recipe
+    assert recipe_from_dict(json.loads(json.dumps(values))) == recipe
+    assert load_recipe(write(to_yaml(recipe))) == recipe
 
 
 def test_a_dictionary_has_every_field_in_order() -> None:
@@ -127,34 +127,34 @@ def test_a_dictionary_has_every_field_in_order() -> None:
     def keys(values: Any) -> dict[str, Any]:
         return {name: keys(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
-    experiment = unlike_default()
-    written = yaml.safe_load(to_yaml(experiment))  # as any other reader would
-    assert written == experiment_to_dict(experiment)
-    assert str(keys(written)) == str(names(experiment))  # as text, which has an order
+    recipe = unlike_default()
+    written = yaml.safe_load(to_yaml(recipe))  # as any other reader would
+    assert written == recipe_to_dict(recipe)
+    assert str(keys(written)) == str(names(recipe))  # as text, which has an order
 
 
 def test_settings_come_from_the_file_and_the_rest_are_defaults() -> None:
     path = write("data: {root: a, format: null}\nepochs: 3\ndecoder:\n  dropout: 0\n  tied: no\n")
-    expected = Experiment((DataConfig("a"),), epochs=3, decoder=DecoderConfig(dropout=0.0, tied=False))
-    experiment = load_experiment(path)
-    assert experiment == expected
-    assert type(experiment.decoder.dropout) is float
+    expected = Recipe((DataConfig("a"),), epochs=3, decoder=DecoderConfig(dropout=0.0, tied=False))
+    recipe = load_recipe(path)
+    assert recipe == expected
+    assert type(recipe.decoder.dropout) is float
 
 
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "1.e-3", "0.1e-2", "10e-4", "+1e-03", ".1e-2", "0.001"])
 def test_numbers_with_exponents_are_numbers(number: str) -> None:
     path = write(f"data: {{root: a}}\noptimiser: {{rate: {number}}}\n")
-    assert load_experiment(path).optimiser.rate == 0.001
-    assert load_experiment(path, [f"tuning.rate={number}"]).tuning.rate == 0.001
+    assert load_recipe(path).optimiser.rate == 0.001
+    assert load_recipe(path, [f"tuning.rate={number}"]).tuning.rate == 0.001
 
 
 def test_quoted_numbers_are_text() -> None:
-    assert load_experiment(write("data: {root: '1e5'}")).data[0].root == "1e5"
+    assert load_recipe(write("data: {root: '1e5'}")).data[0].root == "1e5"
 
 
 def test_a_byte_order_mark_is_no_part_of_the_file() -> None:
     Path("x.yaml").write_bytes(b"\xef\xbb\xbfdata: {root: a}\n")
-    assert load_experiment("x.yaml").data == (DataConfig("a"),)
+    assert load_recipe("x.yaml").data == (DataConfig("a"),)
 
 
 def test_overrides_are_applied_in_order() -> None:
@@ -169,12 +169,12 @@ def test_overrides_are_applied_in_order() -> None:
         " start = runs/a=b ",
         "encoder.fit=",
     ]
-    experiment = load_experiment(path, overrides)
-    assert experiment.decoder == DecoderConfig(hidden=256, embedding=32)
-    assert experiment.attention == AttentionConfig("hard", width=16)
-    assert experiment.batches == BatchConfig(flips=True)
-    assert experiment.encoder == EncoderConfig(layer="stride16", fit=None)
-    assert experiment.start == "runs/a=b"
+    recipe = load_recipe(path, overrides)
+    assert recipe.decoder == DecoderConfig(hidden=256, embedding=32)
+    assert recipe.attention == AttentionConfig("hard", width=16)
+    assert recipe.batches == BatchConfig(flips=True)
+    assert recipe.encoder == EncoderConfig(layer="stride16", fit=None)
+    assert recipe.start == "runs/a=b"
 
 
 ONE, TWO = "data: {root: a, train: t}", "data: [{root: a}, {root: b}]"
@@ -197,22 +197,22 @@ ONE, TWO = "data: {root: a, train: t}", "data: [{root: a}, {root: b}]"
     ],
 )
 def test_overrides_reach_every_data_set(text: str, override: str, expected: tuple[DataConfig, ...]) -> None:
-    assert load_experiment(write(text), [override]).data == expected
+    assert load_recipe(write(text), [override]).data == expected
 
 
 def test_a_file_lies_over_its_base() -> None:
     Path("bases").mkdir()
     write("data: {root: a, train: t}\nepochs: 5\nloss: {penalty: 2, smoothing: 0}\n", "bases/lowest.yaml")
     write("base: lowest.yaml\ndata: {root: b}\nloss: {penalty: 3}\n", "bases/middle.yaml")
-    experiment = load_experiment(write("base: bases/middle.yaml\nloss: {entropy: 0}\n"), ["epochs=6"])
-    assert experiment.data == (DataConfig("b", train="t"),)
-    assert experiment.loss == LossConfig(penalty=3.0, smoothing=0.0, entropy=0.0)
-    assert experiment.epochs == 6
+    recipe = load_recipe(write("base: bases/middle.yaml\nloss: {entropy: 0}\n"), ["epochs=6"])
+    assert recipe.data == (DataConfig("b", train="t"),)
+    assert recipe.loss == LossConfig(penalty=3.0, smoothing=0.0, entropy=0.0)
+    assert recipe.epochs == 6
 
 
 def test_a_list_replaces_that_of_the_base() -> None:
     write(TWO, "low.yaml")
-    assert load_experiment(write("base: low.yaml\ndata: [{root: c}]")).data == (DataConfig("c"),)
+    assert load_recipe(write("base: low.yaml\ndata: [{root: c}]")).data == (DataConfig("c"),)
 
 
 def test_bases_that_go_in_a_circle() -> None:
@@ -383,8 +383,8 @@ def test_what_file_and_overrides_make_together_names_both() -> None:
 
 
 def test_a_dictionary_names_its_source() -> None:
-    with pytest.raises(ValueError, match=r"^runs/a/experiment\.json: data is missing; "):
-        experiment_from_dict({}, "runs/a/experiment.json")
+    with pytest.raises(ValueError, match=r"^runs/a/recipe\.json: data is missing; "):
+        recipe_from_dict({}, "runs/a/recipe.json")
 
 
 @pytest.mark.parametrize(
@@ -400,4 +400,4 @@ def test_a_dictionary_names_its_source() -> None:
     ],
 )
 def test_what_is_possible_is_not_refused(text: str) -> None:
-    load_experiment(write(f"data: {{root: a}}\n{text}"))
+    load_recipe(write(f"data: {{root: a}}\n{text}"))

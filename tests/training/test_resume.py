@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.holding import wait_until
 from helpers.toy_training import (
     Recorder,
     assert_same_runs,
@@ -20,12 +21,12 @@ from helpers.toy_training import (
     read_log,
     run_toy,
     step_lines,
-    toy_experiment,
+    toy_recipe,
 )
 from helpers.warm_process import WarmProcess
 
 from captioner.files import CAN_LOCK
-from captioner.training.recipe import Experiment, experiment_to_dict
+from captioner.training.recipe import Recipe, recipe_to_dict
 from captioner.training.run_folder import RunFolder
 
 FLIPS = {"captions": 4, "captions_per_image": 2, "flips": True}
@@ -51,17 +52,17 @@ STOPS: dict[str, Callable[[Recorder], bool]] = {
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-WholeRuns = Callable[[str], tuple[Experiment, Path]]
+WholeRuns = Callable[[str], tuple[Recipe, Path]]
 
 
 @pytest.fixture(scope="module")
 def whole_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
     """Runs that nothing interrupted, each made when it is first asked for."""
-    done: dict[str, tuple[Experiment, Path]] = {}
+    done: dict[str, tuple[Recipe, Path]] = {}
 
-    def get(kind: str) -> tuple[Experiment, Path]:
+    def get(kind: str) -> tuple[Recipe, Path]:
         if kind not in done:
-            done[kind] = toy_experiment(data, **KINDS[kind]), tmp_path_factory.mktemp("whole") / "run"
+            done[kind] = toy_recipe(data, **KINDS[kind]), tmp_path_factory.mktemp("whole") / "run"
             outcome, recorder = run_toy(*done[kind])
             assert outcome is not None
             assert [position.step for position, _, _ in recorder.steps] == list(range(1, 9))
@@ -80,26 +81,26 @@ def whole_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun
     ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(kind: str, stop: str, whole_runs: WholeRuns, tmp_path: Path) -> None:
-    experiment, whole = whole_runs(kind)
-    outcome, before = run_toy(experiment, tmp_path / "run", stop=STOPS[stop])
+    recipe, whole = whole_runs(kind)
+    outcome, before = run_toy(recipe, tmp_path / "run", stop=STOPS[stop])
     assert outcome is None
-    outcome, after = run_toy(experiment, tmp_path / "run", resume=True)
+    outcome, after = run_toy(recipe, tmp_path / "run", resume=True)
     assert outcome is not None
     assert len(before.steps) + len(after.steps) == 8  # no step is done twice
     assert_same_runs(whole, tmp_path / "run")
 
 
 def test_a_tuned_run_goes_on_with_the_caches_it_began_with(data: Path, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 1e-3})
-    experiment = replace(experiment, data=(replace(experiment.data[0], features=str(tmp_path / "regions")),))
-    run_toy(experiment, tmp_path / "run", stop=at_step(3))
-    _, recorder = run_toy(experiment, tmp_path / "run", resume=True)
+    recipe = toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 1e-3})
+    recipe = replace(recipe, data=(replace(recipe.data[0], features=str(tmp_path / "regions")),))
+    run_toy(recipe, tmp_path / "run", stop=at_step(3))
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True)
     assert recorder.shown[0] == ("regions", 13, 13)  # all of them were there
     assert len(list((tmp_path / "regions").iterdir())) == 1
 
 
 def test_stopped_after_every_single_step(whole_runs: WholeRuns, tmp_path: Path) -> None:
-    experiment, whole = whole_runs("hard")
+    recipe, whole = whole_runs("hard")
 
     def stop(recorder: Recorder) -> bool:
         # Not within a validation, which begins anew each time and would never end.
@@ -109,14 +110,14 @@ def test_stopped_after_every_single_step(whole_runs: WholeRuns, tmp_path: Path) 
     while outcome is None:
         rounds += 1
         assert rounds <= 8
-        outcome, _ = run_toy(experiment, tmp_path / "run", resume=True, stop=stop)
+        outcome, _ = run_toy(recipe, tmp_path / "run", resume=True, stop=stop)
     assert rounds == 8
     assert_same_runs(whole, tmp_path / "run")
 
 
 def test_a_crash_goes_back_to_what_was_saved_last(whole_runs: WholeRuns, tmp_path: Path) -> None:
     """The log is longer than the checkpoint knows when a process dies; the lines in between are written anew."""
-    experiment, whole = whole_runs("averaged and flipped")
+    recipe, whole = whole_runs("averaged and flipped")
 
     def fail(recorder: Recorder) -> bool:
         if len(recorder.steps) == 6:
@@ -124,15 +125,15 @@ def test_a_crash_goes_back_to_what_was_saved_last(whole_runs: WholeRuns, tmp_pat
         return False
 
     with pytest.raises(ConnectionResetError):
-        run_toy(experiment, tmp_path / "run", stop=fail)
+        run_toy(recipe, tmp_path / "run", stop=fail)
     assert len(step_lines(tmp_path / "run")) == 6
-    _, recorder = run_toy(experiment, tmp_path / "run", resume=True)
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True)
     assert [position.step for position, _, _ in recorder.steps] == [5, 6, 7, 8]  # saved after the first epoch
     assert_same_runs(whole, tmp_path / "run")
 
 
 def test_a_crash_before_anything_was_saved_starts_anew(whole_runs: WholeRuns, tmp_path: Path) -> None:
-    experiment, whole = whole_runs("gumbel")
+    recipe, whole = whole_runs("gumbel")
 
     def fail(recorder: Recorder) -> bool:
         if len(recorder.steps) == 2:
@@ -140,15 +141,15 @@ def test_a_crash_before_anything_was_saved_starts_anew(whole_runs: WholeRuns, tm
         return False
 
     with pytest.raises(ConnectionResetError):
-        run_toy(experiment, tmp_path / "run", stop=fail)
-    run_toy(experiment, tmp_path / "run", resume=True)
+        run_toy(recipe, tmp_path / "run", stop=fail)
+    run_toy(recipe, tmp_path / "run", resume=True)
     assert_same_runs(whole, tmp_path / "run")
 
 
 def test_a_finished_run_has_nothing_left_to_do(whole_runs: WholeRuns) -> None:
-    experiment, whole = whole_runs("hard")
+    recipe, whole = whole_runs("hard")
     before = (whole / "log.jsonl").read_bytes()
-    outcome, recorder = run_toy(experiment, whole, resume=True)
+    outcome, recorder = run_toy(recipe, whole, resume=True)
     assert outcome is not None
     assert outcome.steps == 8
     assert recorder.steps == []
@@ -157,7 +158,7 @@ def test_a_finished_run_has_nothing_left_to_do(whole_runs: WholeRuns) -> None:
 
 
 def test_saving_every_few_steps_changes_nothing_but_what_a_crash_loses(data: Path, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, epochs=1, save_every=3)
+    recipe = toy_recipe(data, epochs=1, save_every=3)
 
     def fail(recorder: Recorder) -> bool:
         if len(recorder.steps) == 3:
@@ -165,10 +166,10 @@ def test_saving_every_few_steps_changes_nothing_but_what_a_crash_loses(data: Pat
         return False
 
     with pytest.raises(ConnectionResetError):
-        run_toy(experiment, tmp_path / "run", stop=fail)
-    _, recorder = run_toy(experiment, tmp_path / "run", resume=True)
+        run_toy(recipe, tmp_path / "run", stop=fail)
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True)
     assert [position.step for position, _, _ in recorder.steps] == [4]
-    run_toy(toy_experiment(data, epochs=1), tmp_path / "other")
+    run_toy(toy_recipe(data, epochs=1), tmp_path / "other")
     assert_same_runs(tmp_path / "run", tmp_path / "other")
 
 
@@ -184,17 +185,17 @@ def test_saving_every_few_steps_changes_nothing_but_what_a_crash_loses(data: Pat
     ],
 )
 def test_other_settings_are_refused(changes: dict[str, Any], message: str, data: Path, tmp_path: Path) -> None:
-    run_toy(toy_experiment(data, epochs=1), tmp_path / "run", stop=at_step(2))
+    run_toy(toy_recipe(data, epochs=1), tmp_path / "run", stop=at_step(2))
     before = (tmp_path / "run" / "log.jsonl").read_bytes()
     with pytest.raises(ValueError, match=rf"^\S*run was begun with {message}; go on with that, or name another --run$"):
-        run_toy(toy_experiment(data, **{"epochs": 1, **changes}), tmp_path / "run", resume=True)
+        run_toy(toy_recipe(data, **{"epochs": 1, **changes}), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
 
 
 def test_where_things_lie_may_change(data: Path, tmp_path: Path) -> None:
-    run_toy(toy_experiment(data, epochs=1), tmp_path / "run", stop=at_step(2))
+    run_toy(toy_recipe(data, epochs=1), tmp_path / "run", stop=at_step(2))
     (tmp_path / "moved").symlink_to(data)
-    moved = toy_experiment(tmp_path / "moved", epochs=1, save_every=2, validation={"overlays": 1})
+    moved = toy_recipe(tmp_path / "moved", epochs=1, save_every=2, validation={"overlays": 1})
     outcome, recorder = run_toy(moved, tmp_path / "run", resume=True)
     assert outcome is not None
     assert len(recorder.steps) == 2
@@ -202,7 +203,7 @@ def test_where_things_lie_may_change(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CAN_LOCK, reason="this system has no file locks")
 def test_a_run_that_is_being_trained_is_left_alone(data: Path, tmp_path: Path) -> None:
-    experiment, run = toy_experiment(data, epochs=1), tmp_path / "run"
+    recipe, run = toy_recipe(data, epochs=1), tmp_path / "run"
     told = r"^\S*run is being trained by another process; wait for it, or name another --run$"
 
     def look(recorder: Recorder) -> bool:
@@ -210,62 +211,59 @@ def test_a_run_that_is_being_trained_is_left_alone(data: Path, tmp_path: Path) -
             return False
         log = (run / "log.jsonl").read_bytes()
         with pytest.raises(ValueError, match=told):
-            run_toy(experiment, run, resume=True)
+            run_toy(recipe, run, resume=True)
         with pytest.raises(ValueError, match=told):
-            RunFolder(run).begin(experiment, 0)  # of one that found the folder empty
+            RunFolder(run).begin(recipe, 0)  # of one that found the folder empty
         assert log == (run / "log.jsonl").read_bytes() != b""
         return True
 
-    assert run_toy(experiment, run, stop=look)[0] is None
-    assert run_toy(experiment, run, resume=True)[0] is not None  # it was let go of
+    assert run_toy(recipe, run, stop=look)[0] is None
+    assert run_toy(recipe, run, resume=True)[0] is not None  # it was let go of
 
 
 def test_a_run_is_not_overwritten(data: Path, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, epochs=1)
-    run_toy(experiment, tmp_path / "run")
+    recipe = toy_recipe(data, epochs=1)
+    run_toy(recipe, tmp_path / "run")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=r"^\S*run has a run already; add --resume to go on with it, or name another"):
-        run_toy(experiment, tmp_path / "run")
+        run_toy(recipe, tmp_path / "run")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
 
 
 def test_to_resume_where_there_is_nothing_is_to_begin(data: Path, tmp_path: Path) -> None:
-    outcome, recorder = run_toy(toy_experiment(data, epochs=1), tmp_path / "run", resume=True)
+    outcome, recorder = run_toy(toy_recipe(data, epochs=1), tmp_path / "run", resume=True)
     assert outcome is not None
     assert len(recorder.steps) == 4
 
 
 def test_a_wish_to_stop_while_caches_are_filled_begins_no_run(data: Path, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, epochs=1)
+    recipe = toy_recipe(data, epochs=1)
     with pytest.raises(KeyboardInterrupt):
-        run_toy(experiment, tmp_path / "run", stop=lambda recorder: True)
+        run_toy(recipe, tmp_path / "run", stop=lambda recorder: True)
     assert not (tmp_path / "run").exists()
-    outcome, _ = run_toy(experiment, tmp_path / "run")
+    outcome, _ = run_toy(recipe, tmp_path / "run")
     assert outcome is not None
 
 
 def test_killed_at_random_points_a_run_ends_as_if_nothing_had_happened(data: Path, tmp_path: Path) -> None:
     settings = KINDS["averaged and flipped"] | {"epochs": 6, "save_every": 3}
-    values = experiment_to_dict(toy_experiment(data, **settings))
+    values = recipe_to_dict(toy_recipe(data, **settings))
     warm, chance = WarmProcess(), random.Random(0)
-    assert warm.run(experiment=values, folder=str(tmp_path / "whole")) == [0]
+    assert warm.run(recipe=values, folder=str(tmp_path / "whole")) == [0]
     total = len(read_log(tmp_path / "whole"))
     run, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
     lengths = []
     for _ in range(KILLS):
         before = log.read_bytes().count(b"\n") if log.exists() else 0
-        (child,) = warm.start(experiment=values, folder=str(run))
+        (child,) = warm.start(recipe=values, folder=str(run), hold_at=total - 3)
         # Most kills come some lines further on, at any point of what follows; some before a run has gone on at all.
         wanted = min(total - 6, before + chance.randint(1, 5)) if chance.random() < 0.8 else 0
-        deadline = time.monotonic() + 60
-        while (log.read_bytes().count(b"\n") if log.exists() else 0) < wanted:
-            assert time.monotonic() < deadline, "no progress"
-            time.sleep(0.001)
-        time.sleep(chance.random() * 0.05)
+        wait_until(lambda wanted=wanted: (log.read_bytes().count(b"\n") if log.exists() else 0) >= wanted)
+        time.sleep(chance.random() * 0.05)  # whatever it does by then, it does not come to its end
         os.kill(child, signal.SIGKILL)
         assert warm.wait() == [-signal.SIGKILL]
         lengths.append(log.read_bytes().count(b"\n") if log.exists() else 0)
     assert 0 < lengths[-1] < total, "the kills came too late or too early to mean anything"
-    assert warm.run(experiment=values, folder=str(run)) == [0]
+    assert warm.run(recipe=values, folder=str(run)) == [0]
     warm.close()
     assert_same_runs(tmp_path / "whole", run)

@@ -16,7 +16,7 @@ from helpers.toy_training import (
     read_log,
     run_toy,
     step_lines,
-    toy_experiment,
+    toy_recipe,
     validation_lines,
     write_toy_data,
 )
@@ -25,7 +25,7 @@ from PIL import Image
 from captioner.model.checkpoint import load_checkpoint, load_training_state
 from captioner.model.config import SearchConfig
 from captioner.model.search.beam import beam_search
-from captioner.training.recipe import Experiment, load_experiment
+from captioner.training.recipe import Recipe, load_recipe
 from captioner.training.run_folder import RunFolder
 
 PARTS = {"loss", "cross_entropy", "penalty"}
@@ -33,21 +33,21 @@ MEASURES = {"step", "epoch", "rate", "gradient", "attention_entropy", "residual"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path, Recorder]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Recorder]:
     """A run of two epochs with all that a run can leave."""
     root = tmp_path_factory.mktemp("toy")
-    experiment = toy_experiment(write_toy_data(root / "data"), tensorboard=True, validation={"overlays": 2, "beam": 2})
-    outcome, recorder = run_toy(experiment, root / "run")
+    recipe = toy_recipe(write_toy_data(root / "data"), tensorboard=True, validation={"overlays": 2, "beam": 2})
+    outcome, recorder = run_toy(recipe, root / "run")
     assert outcome is not None
-    return experiment, root / "run", recorder
+    return recipe, root / "run", recorder
 
 
-def test_the_settings_load_again(finished: tuple[Experiment, Path, Recorder]) -> None:
-    experiment, run, _ = finished
-    assert load_experiment(run / "settings.yaml") == experiment
+def test_the_settings_load_again(finished: tuple[Recipe, Path, Recorder]) -> None:
+    recipe, run, _ = finished
+    assert load_recipe(run / "settings.yaml") == recipe
 
 
-def test_the_log_has_a_line_a_step_and_one_a_validation(finished: tuple[Experiment, Path, Recorder]) -> None:
+def test_the_log_has_a_line_a_step_and_one_a_validation(finished: tuple[Recipe, Path, Recorder]) -> None:
     _, run, recorder = finished
     steps = step_lines(run)
     assert [(line["step"], line["epoch"]) for line in steps] == [(step, 1 + (step - 1) // 4) for step in range(1, 9)]
@@ -67,25 +67,25 @@ def test_the_log_has_a_line_a_step_and_one_a_validation(finished: tuple[Experime
     assert len(read_log(run)) == 10
 
 
-def test_best_and_last_load_and_caption(finished: tuple[Experiment, Path, Recorder]) -> None:
-    experiment, run, _ = finished
+def test_best_and_last_load_and_caption(finished: tuple[Recipe, Path, Recorder]) -> None:
+    recipe, run, _ = finished
     for folder in (run / "best", run / "last"):
         checkpoint = load_checkpoint(folder)
-        assert checkpoint.settings["epochs"] == experiment.epochs
+        assert checkpoint.settings["epochs"] == recipe.epochs
         assert checkpoint.encoder_weights is None
         encoder, decoder = checkpoint.build_encoder(), checkpoint.build_decoder()
-        pixels = encoder.preprocessing.read(Path(experiment.data[0].root) / "000.png").pixels
+        pixels = encoder.preprocessing.read(Path(recipe.data[0].root) / "000.png").pixels
         with torch.no_grad():
             regions = encoder(torch.from_numpy(pixels).permute(2, 0, 1)[None])
         ((found,),) = beam_search(decoder, regions, SearchConfig(beam=2))
-        assert checkpoint.vocabulary.decode(found.ids)
+        assert checkpoint.vocabulary.words(found.ids)
     assert load_training_state(run / "best") is None
     assert load_training_state(run / "last") is not None
     metrics = load_checkpoint(run / "best").metrics
     assert {"data bleu4", "data cider"} <= metrics.keys()
 
 
-def test_curves_and_word_grids_are_pictures(finished: tuple[Experiment, Path, Recorder]) -> None:
+def test_curves_and_word_grids_are_pictures(finished: tuple[Recipe, Path, Recorder]) -> None:
     _, run, _ = finished
     grids = sorted((run / "overlays").rglob("*.png"))
     names = [str(path.relative_to(run / "overlays")) for path in grids]
@@ -97,7 +97,7 @@ def test_curves_and_word_grids_are_pictures(finished: tuple[Experiment, Path, Re
             assert len(np.unique(np.asarray(picture.convert("L")))) > 10  # not a blank page
 
 
-def test_tensorboard_is_written_on_request(finished: tuple[Experiment, Path, Recorder]) -> None:
+def test_tensorboard_is_written_on_request(finished: tuple[Recipe, Path, Recorder]) -> None:
     _, run, _ = finished
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = events.EventAccumulator(str(run / "tensorboard")).Reload()
@@ -106,7 +106,7 @@ def test_tensorboard_is_written_on_request(finished: tuple[Experiment, Path, Rec
     assert losses == [(line["step"], pytest.approx(line["loss"], rel=1e-6)) for line in step_lines(run)]
 
 
-def test_nothing_else_is_there(finished: tuple[Experiment, Path, Recorder]) -> None:
+def test_nothing_else_is_there(finished: tuple[Recipe, Path, Recorder]) -> None:
     _, run, _ = finished
     expected = ["best", "curves.png", "last", "log.jsonl", "overlays", "settings.yaml", "tensorboard"]
     assert sorted(path.name for path in run.iterdir()) == expected
@@ -115,10 +115,10 @@ def test_nothing_else_is_there(finished: tuple[Experiment, Path, Recorder]) -> N
 # ---------------------------------------------------------------------------------------------------- the folder alone
 
 
-def begin(folder: Path, log_bytes: int = 0, **changes: object) -> tuple[RunFolder, Experiment]:
-    run, experiment = RunFolder(folder), replace(toy_experiment(folder / "data"), **changes)
-    run.begin(experiment, log_bytes)
-    return run, experiment
+def begin(folder: Path, log_bytes: int = 0, **changes: object) -> tuple[RunFolder, Recipe]:
+    run, recipe = RunFolder(folder), replace(toy_recipe(folder / "data"), **changes)
+    run.begin(recipe, log_bytes)
+    return run, recipe
 
 
 def test_a_folder_has_a_run_once_it_began_and_can_go_on_once_it_was_saved(tmp_path: Path) -> None:
@@ -131,16 +131,16 @@ def test_a_folder_has_a_run_once_it_began_and_can_go_on_once_it_was_saved(tmp_pa
 
 
 def test_the_log_is_cut_back_to_what_was_saved(tmp_path: Path) -> None:
-    run, experiment = begin(tmp_path)
+    run, recipe = begin(tmp_path)
     run.log({"step": 1, "loss": 2.0})
     kept = run.log_bytes()
     run.log({"step": 2, "loss": 1.0})
     with run.log_path.open("a") as file:
         file.write('{"step": 3, "lo')  # torn by a kill
-    run.begin(experiment, kept)
+    run.begin(recipe, kept)
     run.log({"step": 2, "loss": 1.5})
     assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
-    run.begin(experiment, 10**6)  # more than there is: nothing is made up
+    run.begin(recipe, 10**6)  # more than there is: nothing is made up
     assert len(read_log(tmp_path)) == 2
 
 
@@ -154,15 +154,15 @@ def test_numbers_that_json_does_not_have_become_text(tmp_path: Path) -> None:
 
 
 def test_settings_are_compared_key_by_key(tmp_path: Path) -> None:
-    run, experiment = begin(tmp_path)
-    run.check_settings(experiment)
-    moved = replace(experiment.data[0], root="elsewhere", features="there")
-    run.check_settings(replace(experiment, data=(moved,), save_every=5, tensorboard=True))
+    run, recipe = begin(tmp_path)
+    run.check_settings(recipe)
+    moved = replace(recipe.data[0], root="elsewhere", features="there")
+    run.check_settings(replace(recipe, data=(moved,), save_every=5, tensorboard=True))
     for other, message in (
-        (replace(experiment, data=(replace(moved, train="val"),)), r"data\.0\.train 'train', not 'val'"),
-        (replace(experiment, data=(moved, moved)), r"data \["),
-        (replace(experiment, validation=replace(experiment.validation, beam=7)), "validation.beam 2, not 7"),
-        (replace(experiment, precision="bfloat16"), "precision 'float32', not 'bfloat16'"),
+        (replace(recipe, data=(replace(moved, train="val"),)), r"data\.0\.train 'train', not 'val'"),
+        (replace(recipe, data=(moved, moved)), r"data \["),
+        (replace(recipe, validation=replace(recipe.validation, beam=7)), "validation.beam 2, not 7"),
+        (replace(recipe, precision="bfloat16"), "precision 'float32', not 'bfloat16'"),
     ):
         with pytest.raises(ValueError, match=rf"^\S+ was begun with {message}[^\n]*$"):
             run.check_settings(other)

@@ -10,7 +10,7 @@ from helpers.toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, so
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.evaluation.metrics.ngram_metrics import bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import bleu
 from captioner.model.randomness import Randomness
 from captioner.model.search.sampling import roll_out
 from captioner.training.batches import EpochPlan
@@ -77,7 +77,7 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> No
     learner = make_critic(baseline, temperature=temperature)
     batch, regions = make_batch(sampled=5), some_regions()
     rewards = WordCount("a")
-    loss, numbers = learner.criticise(batch, regions, rewards)  # type: ignore[arg-type]
+    loss, numbers = learner.self_critical_loss(batch, regions, rewards)  # type: ignore[arg-type]
     ids, _ = roll_out(learner.decoder, regions, 5, 6, Randomness(batch.seed, 4), temperature)
     best, _ = roll_out(learner.decoder, regions, 1, 6)
     total = 0.0
@@ -101,7 +101,7 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> No
 
 def test_samples_of_equal_worth_teach_nothing() -> None:
     learner, batch = make_critic(), make_batch(sampled=5)
-    loss, numbers = learner.criticise(batch, some_regions(), WordCount(None))  # type: ignore[arg-type]
+    loss, numbers = learner.self_critical_loss(batch, some_regions(), WordCount(None))  # type: ignore[arg-type]
     assert loss.item() == pytest.approx(0.0, abs=1e-6)
     loss.backward()
     assert all(own.grad is None or own.grad.abs().max() < 1e-6 for own in learner.decoder.parameters())
@@ -115,7 +115,7 @@ def test_training_on_rewards_raises_them(baseline: str) -> None:
     found = []
     for step in range(60):
         batch = EpochPlan(CORPUS, BatchConfig(24), 0, step, captions=6)[0]
-        loss, numbers = learner.criticise(batch, regions[batch.images], rewards)
+        loss, numbers = learner.self_critical_loss(batch, regions[batch.images], rewards)
         found.append(learner.optimise(loss, numbers, (0.02, 0.0), step, flag=False)["reward"])
     assert np.mean(found[-10:]) > 1.3 * np.mean(found[:10])
 
@@ -125,7 +125,7 @@ def test_half_precision_learns_from_rewards_as_single_does() -> None:
     for precision in ("float32", "bfloat16"):
         learner = make_critic(kind=torch.float32, precision=precision)
         rewards = WordCount("a")
-        loss, _ = learner.criticise(make_batch(sampled=5), some_regions(kind=torch.float32), rewards)  # type: ignore[arg-type]
+        loss, _ = learner.self_critical_loss(make_batch(sampled=5), some_regions(kind=torch.float32), rewards)  # type: ignore[arg-type]
         loss.backward()
         missing = [name for name, own in learner.decoder.named_parameters() if own.grad is None]
         assert missing == [], precision
@@ -135,6 +135,6 @@ def test_half_precision_learns_from_rewards_as_single_does() -> None:
 
 def test_half_precision_measures_about_the_same() -> None:
     single, half = (make_learner(kind=torch.float32, precision=name) for name in ("float32", "bfloat16"))
-    found = [each.measure(make_batch(), some_regions(kind=torch.float32))[1] for each in (single, half)]
+    found = [each.teacher_forcing_loss(make_batch(), some_regions(kind=torch.float32))[1] for each in (single, half)]
     assert found[1] == pytest.approx(found[0], rel=0.05)
     assert found[1] != found[0]

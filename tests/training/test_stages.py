@@ -19,7 +19,7 @@ from helpers.toy_training import (
     script_scores,
     step_lines,
     tensors_of,
-    toy_experiment,
+    toy_recipe,
     validation_lines,
     write_toy_data,
 )
@@ -46,15 +46,17 @@ def test_flipped_images_are_read_from_a_cache_of_their_own(
 ) -> None:
     seen: list[tuple[int, bool, NDArray[np.float16]]] = []
 
-    def regions(self: TrainingData, images: NDArray[np.int64], mirrored: NDArray[np.bool_]) -> NDArray[np.float16]:
-        found = read_regions(self, images, mirrored)
+    def regions(
+        self: TrainingData, images: NDArray[np.int64], mirrored: NDArray[np.bool_], **options: Any
+    ) -> NDArray[np.float16]:
+        found = read_regions(self, images, mirrored, **options)
         seen.extend(zip(images.tolist(), mirrored.tolist(), found, strict=True))
         return found
 
     monkeypatch.setattr(TrainingData, "regions", regions)
-    values = toy_experiment(data, batches={"flips": True, "captions": 4, "captions_per_image": 2})
-    experiment = replace(values, data=(replace(values.data[0], features=str(tmp_path / "regions")),))
-    run_toy(experiment, tmp_path / "run")
+    values = toy_recipe(data, batches={"flips": True, "captions": 4, "captions_per_image": 2})
+    recipe = replace(values, data=(replace(values.data[0], features=str(tmp_path / "regions")),))
+    run_toy(recipe, tmp_path / "run")
     counts = {folder.name.count("flipped"): len(RegionCache(folder)) for folder in (tmp_path / "regions").iterdir()}
     assert counts == {0: 13, 1: 8}  # what is only validated is never flipped
     encoder = load_once(EncoderConfig(**ENCODER))
@@ -69,11 +71,11 @@ def test_flipped_images_are_read_from_a_cache_of_their_own(
 
 
 def test_training_starts_from_a_checkpoint(data: Path, tmp_path: Path) -> None:
-    first, _ = run_toy(toy_experiment(data), tmp_path / "first")
+    first, _ = run_toy(toy_recipe(data), tmp_path / "first")
     assert first is not None
     other = write_toy_data(tmp_path / "other", train=(1, 1), first=40)  # which would make a smaller vocabulary
     still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder)}
-    outcome, _ = run_toy(toy_experiment(other, **still), tmp_path / "second")
+    outcome, _ = run_toy(toy_recipe(other, **still), tmp_path / "second")
     assert outcome is not None
     before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
     assert after.vocabulary == before.vocabulary
@@ -82,13 +84,13 @@ def test_training_starts_from_a_checkpoint(data: Path, tmp_path: Path) -> None:
 
 
 def test_words_that_are_new_to_the_start_are_added_after_its_own(data: Path, tmp_path: Path) -> None:
-    first, _ = run_toy(toy_experiment(data), tmp_path / "first")
+    first, _ = run_toy(toy_recipe(data), tmp_path / "first")
     assert first is not None
     other = write_toy_data(tmp_path / "other", train=(1, 1), first=40)
     lines = (other / "metadata.jsonl").read_text()
     (other / "metadata.jsonl").write_text(lines.replace("dog", "terrier").replace("runs", "chases a ball"))
     still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder)}
-    outcome, recorder = run_toy(toy_experiment(other, **still), tmp_path / "second")
+    outcome, recorder = run_toy(toy_recipe(other, **still), tmp_path / "second")
     assert outcome is not None
     before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
     known = len(before.vocabulary)
@@ -107,24 +109,22 @@ def test_words_that_are_new_to_the_start_are_added_after_its_own(data: Path, tmp
         2 * len(new),
         3 * len(new),
     )  # of the embedding, the output and its bias, the former two tied or not
-    kept, _ = run_toy(toy_experiment(other, **still, vocabulary={"extend": False}), tmp_path / "third")
+    kept, _ = run_toy(toy_recipe(other, **still, vocabulary={"extend": False}), tmp_path / "third")
     assert kept is not None
     assert load_checkpoint(kept.folder).vocabulary == before.vocabulary
-    stopped, _ = run_toy(
-        toy_experiment(other, **still), tmp_path / "fourth", stop=lambda recorder: bool(recorder.steps)
-    )
+    stopped, _ = run_toy(toy_recipe(other, **still), tmp_path / "fourth", stop=lambda recorder: bool(recorder.steps))
     assert stopped is None
-    run_toy(toy_experiment(other, **still), tmp_path / "fourth", resume=True)
+    run_toy(toy_recipe(other, **still), tmp_path / "fourth", resume=True)
     assert load_checkpoint(tmp_path / "fourth" / "best").vocabulary == after.vocabulary
 
 
 def test_a_start_that_does_not_fit_is_an_error(data: Path, tmp_path: Path) -> None:
-    first, _ = run_toy(toy_experiment(data, epochs=1), tmp_path / "first")
+    first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "first")
     assert first is not None
     with pytest.raises(ValueError, match=r"^the weights of \S+best do not fit the decoder of these settings: .*$"):
-        run_toy(toy_experiment(data, decoder={"hidden": 13}, start=str(first.folder)), tmp_path / "second")
+        run_toy(toy_recipe(data, decoder={"hidden": 13}, start=str(first.folder)), tmp_path / "second")
     with pytest.raises(ValueError, match=r"^start is '\S+nowhere'; .*name "):
-        run_toy(toy_experiment(data, start=str(tmp_path / "nowhere")), tmp_path / "second")
+        run_toy(toy_recipe(data, start=str(tmp_path / "nowhere")), tmp_path / "second")
     assert not (tmp_path / "second").exists()
 
 
@@ -134,9 +134,9 @@ def trunk_of(folder: Path) -> dict[str, Tensor] | None:
 
 def test_the_encoder_is_tuned_from_its_epoch_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_scores(monkeypatch, 3.0, 2.0, 1.0)
-    experiment = toy_experiment(data, epochs=3, tuning={"from_epoch": 2, "rate": 1e-3})
-    original = load_once(experiment.encoder).trunk.state_dict()
-    outcome, recorder = run_toy(experiment, tmp_path / "run", stop=after_epoch(1))
+    recipe = toy_recipe(data, epochs=3, tuning={"from_epoch": 2, "rate": 1e-3})
+    original = load_once(recipe.encoder).trunk.state_dict()
+    outcome, recorder = run_toy(recipe, tmp_path / "run", stop=after_epoch(1))
     assert outcome is None
     assert len(recorder.steps) == 5
     assert trunk_of(tmp_path / "run" / "best") is None
@@ -148,7 +148,7 @@ def test_the_encoder_is_tuned_from_its_epoch_on(data: Path, tmp_path: Path, monk
     assert len(changed) > 0.9 * len(weights) > 50
     for name in changed:
         assert (weights[name] - original[name]).abs().max() < 1.1e-3
-    outcome, _ = run_toy(experiment, tmp_path / "run", resume=True)
+    outcome, _ = run_toy(recipe, tmp_path / "run", resume=True)
     assert outcome is not None
     assert outcome.best == 3.0
     assert trunk_of(tmp_path / "run" / "best") is None  # it is that of the first epoch
@@ -158,7 +158,7 @@ def test_the_encoder_is_tuned_from_its_epoch_on(data: Path, tmp_path: Path, monk
 def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path: Path, blocks: int) -> None:
     tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
     settings: dict[str, Any] = {"tuning": tuning, "optimiser": {"average": 0.5, "rate": 0.02}}
-    outcome, _ = run_toy(toy_experiment(data, epochs=1, **settings), tmp_path / "run")
+    outcome, _ = run_toy(toy_recipe(data, epochs=1, **settings), tmp_path / "run")
     assert outcome is not None
     checkpoint = load_checkpoint(outcome.folder)
     encoder, original = checkpoint.build_encoder(), load_once(checkpoint.encoder)
@@ -185,30 +185,28 @@ def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path
 
 
 def test_training_goes_on_from_a_tuned_encoder(data: Path, tmp_path: Path) -> None:
-    first, _ = run_toy(toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3}), tmp_path / "first")
+    first, _ = run_toy(toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3}), tmp_path / "first")
     assert first is not None
-    outcome, recorder = run_toy(toy_experiment(data, epochs=1, start=str(first.folder)), tmp_path / "second")
+    outcome, recorder = run_toy(toy_recipe(data, epochs=1, start=str(first.folder)), tmp_path / "second")
     assert outcome is not None
     assert ("regions", 0, 13) in recorder.shown  # a cache of its own regions
     tuned, kept = trunk_of(first.folder), trunk_of(outcome.folder)
     assert tuned is not None
     assert kept is not None
     assert all(torch.equal(kept[name], own) for name, own in tuned.items())
-    other = toy_experiment(data, encoder={"size": 96}, start=str(first.folder))
+    other = toy_recipe(data, encoder={"size": 96}, start=str(first.folder))
     with pytest.raises(ValueError, match=r"^the checkpoint's encoder is .*size=64.*; its own weights fit no other$"):
         run_toy(other, tmp_path / "third")
 
 
 def test_blocks_that_were_tuned_and_others_after_them_are_all_kept(data: Path, tmp_path: Path) -> None:
     first, _ = run_toy(
-        toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}), tmp_path / "first"
+        toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}), tmp_path / "first"
     )
     assert first is not None
     for blocks in (1, 4):
         tuning = {"from_epoch": 1, "rate": 3e-3, "blocks": blocks}
-        outcome, _ = run_toy(
-            toy_experiment(data, epochs=1, tuning=tuning, start=str(first.folder)), tmp_path / str(blocks)
-        )
+        outcome, _ = run_toy(toy_recipe(data, epochs=1, tuning=tuning, start=str(first.folder)), tmp_path / str(blocks))
         assert outcome is not None
         before, after = trunk_of(first.folder), trunk_of(outcome.folder)
         assert before is not None
@@ -228,14 +226,14 @@ def test_an_encoder_of_a_file_is_kept_whole_and_tuned(
     file = tmp_path / "weights.safetensors"
     encoder = {"name": name, "size": size, "layer": layer}
     save_file(load_encoder(EncoderConfig(**encoder, weights="random")).trunk.state_dict(), file)
-    outcome, _ = run_toy(toy_experiment(data, epochs=1, encoder={**encoder, "weights": str(file)}), tmp_path / "frozen")
+    outcome, _ = run_toy(toy_recipe(data, epochs=1, encoder={**encoder, "weights": str(file)}), tmp_path / "frozen")
     assert outcome is not None
     frozen = trunk_of(outcome.folder)
     assert frozen is not None
     file.unlink()  # the checkpoint has all of it
     settings: dict[str, Any] = {"encoder": encoder, "start": str(outcome.folder)}
-    experiment = toy_experiment(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}, **settings)
-    outcome, _ = run_toy(experiment, tmp_path / "tuned")
+    recipe = toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3, "blocks": 2}, **settings)
+    outcome, _ = run_toy(recipe, tmp_path / "tuned")
     assert outcome is not None
     checkpoint = load_checkpoint(outcome.folder)
     assert checkpoint.build_encoder().fingerprint() == checkpoint.encoder_identity["weights"]
@@ -247,14 +245,14 @@ def test_an_encoder_of_a_file_is_kept_whole_and_tuned(
 
 
 def test_more_blocks_than_there_are(data: Path, tmp_path: Path) -> None:
-    experiment = toy_experiment(data, tuning={"from_epoch": 1, "blocks": 18})
+    recipe = toy_recipe(data, tuning={"from_epoch": 1, "blocks": 18})
     with pytest.raises(ValueError, match=r"^tuning.blocks is 18; efficientnet-lite0 at stride32 has up to 17, or 0"):
-        run_toy(experiment, tmp_path / "run")
+        run_toy(recipe, tmp_path / "run")
 
 
 def test_an_image_that_is_lost_while_the_encoder_is_tuned_is_an_error(tmp_path: Path) -> None:
     data = write_toy_data(tmp_path / "data", val=(1, 1, 1))
-    experiment = toy_experiment(data, epochs=1, tuning={"from_epoch": 1})
+    recipe = toy_recipe(data, epochs=1, tuning={"from_epoch": 1})
 
     def lose(recorder: Recorder) -> bool:
         if len(recorder.steps) == 3:
@@ -262,7 +260,7 @@ def test_an_image_that_is_lost_while_the_encoder_is_tuned_is_an_error(tmp_path: 
         return False
 
     with pytest.raises(ValueError, match=r"009\.png"):
-        run_toy(experiment, tmp_path / "run", stop=lose)
+        run_toy(recipe, tmp_path / "run", stop=lose)
 
 
 class Interrupted(Exception):
@@ -285,13 +283,13 @@ def test_the_second_stage_starts_from_the_best(
     best: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_scores(monkeypatch, *{"before tuning": (5.0, 4.0, 3.0), "while tuning": (3.0, 5.0, 4.0)}[best])
-    experiment = toy_experiment(
+    recipe = toy_recipe(
         data, epochs=3, tuning={"from_epoch": 2, "rate": 1e-3}, self_critical={"epochs": 1, "samples": 2}
     )
     with pytest.raises(Interrupted):
-        run_toy(experiment, tmp_path / "run", stop=interrupt(after_epoch(3)))
+        run_toy(recipe, tmp_path / "run", stop=interrupt(after_epoch(3)))
     model, tensors = load_checkpoint(tmp_path / "run" / "best"), tensors_of(tmp_path / "run" / "last")
-    trunk = model.encoder_weights or load_once(experiment.encoder).trunk.state_dict()
+    trunk = model.encoder_weights or load_once(recipe.encoder).trunk.state_dict()
     assert (model.encoder_weights is None) == (best == "before tuning")
     expected = {f"decoder.{name}": own for name, own in model.weights.items()}
     expected |= {f"encoder.{name}": own for name, own in trunk.items()}
@@ -303,7 +301,7 @@ def test_the_second_stage_starts_from_the_best(
 
 def test_the_second_stage_trains_on_rewards(data: Path, tmp_path: Path) -> None:
     settings = {"epochs": 1, "self_critical": {"epochs": 2, "samples": 3, "rate": 0.004}}
-    outcome, _ = run_toy(toy_experiment(data, **settings), tmp_path / "run")
+    outcome, _ = run_toy(toy_recipe(data, **settings), tmp_path / "run")
     assert outcome is not None
     lines = step_lines(tmp_path / "run")
     assert [("reward" in line, "cross_entropy" in line) for line in lines] == [(False, True)] * 4 + [(True, False)] * 16
@@ -314,8 +312,8 @@ def test_the_second_stage_trains_on_rewards(data: Path, tmp_path: Path) -> None:
 def test_early_stopping_leads_to_the_second_stage(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_scores(monkeypatch, 5.0, 4.0, 4.0, 3.0, 2.0)
     settings: dict[str, Any] = {"epochs": 6, "self_critical": {"epochs": 3, "samples": 4}}
-    experiment = toy_experiment(data, **settings, validation={"patience": 1, "overlays": 0})
-    outcome, recorder = run_toy(experiment, tmp_path / "run")
+    recipe = toy_recipe(data, **settings, validation={"patience": 1, "overlays": 0})
+    outcome, recorder = run_toy(recipe, tmp_path / "run")
     assert outcome is not None
     # After the second epoch to the seventh, the first of the second stage; no better than ever before, that ends too.
     assert [line["epoch"] for line in validation_lines(tmp_path / "run")] == [1, 2, 7]
@@ -325,9 +323,9 @@ def test_early_stopping_leads_to_the_second_stage(data: Path, tmp_path: Path, mo
 
 
 def test_a_second_stage_alone(data: Path, tmp_path: Path) -> None:
-    first, _ = run_toy(toy_experiment(data, epochs=1), tmp_path / "first")
+    first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "first")
     assert first is not None
     settings: dict[str, Any] = {"epochs": 0, "self_critical": {"epochs": 1, "samples": 1, "baseline": "greedy"}}
-    outcome, _ = run_toy(toy_experiment(data, **settings, start=str(first.folder)), tmp_path / "second")
+    outcome, _ = run_toy(toy_recipe(data, **settings, start=str(first.folder)), tmp_path / "second")
     assert outcome is not None
     assert all("reward" in line for line in step_lines(tmp_path / "second"))

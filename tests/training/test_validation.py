@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import captioner.training.validation
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search
@@ -60,8 +61,11 @@ def make_set() -> tuple[ValidationSet, Cache]:
 
 
 def validate_toy(own: ValidationSet, processes: Processes | None = None, **options: Any) -> Findings:
-    options.setdefault("read", lambda images: own.cache.regions([image.file_name for image in images]))
-    return validate(make_decoder(), VOCABULARY, own, SEARCH, processes or Processes(), device="cpu", **options)
+    def read(images: Sequence[CaptionedImage]) -> Tensor:
+        return torch.from_numpy(own.cache.regions([image.file_name for image in images])).float()
+
+    options.setdefault("read", read)
+    return validate(make_decoder(), VOCABULARY, own, SEARCH, processes or Processes(), **options)
 
 
 @pytest.fixture(params=[64, 2, 1])
@@ -135,8 +139,8 @@ def test_processes_share_the_images_and_each_is_searched_for_once(batch: int, co
 def test_regions_may_come_from_elsewhere_and_a_tick_may_stop() -> None:
     own, cache = make_set()
 
-    def read(images: Sequence[CaptionedImage]) -> NDArray[np.float32]:
-        return np.stack([2 * cache.known[image.file_name].astype(np.float32) for image in images])
+    def read(images: Sequence[CaptionedImage]) -> Tensor:
+        return torch.from_numpy(np.stack([2 * cache.known[image.file_name].astype(np.float32) for image in images]))
 
     other = validate_toy(own, read=read)
     assert cache.asked == []

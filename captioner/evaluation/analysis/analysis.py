@@ -17,9 +17,9 @@ from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
 from captioner.evaluation.analysis.grounding import Grounding, measure_grounding
 from captioner.evaluation.analysis.instances import Instances, instance_files, read_instances
 from captioner.evaluation.analysis.length_curves import BUCKETS, LengthCurves, length_curves
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import json_text
+from captioner.evaluation.comparison import Comparison
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import json_text
 from captioner.files import write_whole
 
 DIAGNOSTICS, GROUNDING, LENGTHS = "diagnostics", "grounding", "lengths"  # each .json and .txt
@@ -73,7 +73,7 @@ def example_of(evaluation: Evaluation, place: int) -> tuple[str, tuple[str, ...]
 
 def _read_objects(root: Path, images: Sequence[CaptionedImage]) -> Instances | None:
     """Return the objects of images, None where the data set has none of any."""
-    files = instance_files(root, [image.file_name for image in images])
+    files = instance_files(root, images)
     found = read_instances(files, {image.image_id for image in images}) if files else None
     return found if found is not None and found.images else None
 

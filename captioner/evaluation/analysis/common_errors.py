@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from captioner.evaluation.analysis.word_classes import word_class
+from captioner.evaluation.analysis.word_classes import is_content, word_class
 
 LISTED = 10  # words or pairs of a list
 KINDS = {
@@ -27,18 +27,12 @@ KINDS = {
     "empty": "has no words",
 }
 CONFUSED_CLASSES = ("person", "animal", "object", "place", "colour", "number", "verb")
-_FORM_CLASSES = ("article", "preposition", "conjunction", "pronoun", "adverb")
 _PHRASE_CLASSES = ("person", "animal", "object", "place", "abstract", "verb", "other")
-_EMPTY_WORDS = """
-    'd 'll 'm 're 's 've am are be been being can could did do does done get gets getting go goes going gon got had has
-    have having is may might must seem seems should wan was were will would area back background bottom edge end
-    foreground front group kind left lot middle number one other part right scene set shot side top type view way
-    picture photo image another"""
 # Not "in" and "on", with which sentences end well: "a man looks on".
 _UNFINISHED_WORDS = """
     a an the and or but while as with of at from for into onto near next to toward towards beside between against like
     his her their its is are"""
-_EMPTY, _UNFINISHED = frozenset(_EMPTY_WORDS.split()), frozenset(_UNFINISHED_WORDS.split())
+_UNFINISHED = frozenset(_UNFINISHED_WORDS.split())
 _IRREGULAR = {
     form: base
     for base, forms in {
@@ -103,11 +97,8 @@ class CommonErrors:
     confusions: tuple[Confusion, ...]
 
 
-def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]], listed: int = LISTED) -> CommonErrors:
-    """Count the errors of captions, each against its image's references, all of them cut into lower-case words.
-
-    At most `listed` words or pairs are in a list.
-    """
+def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> CommonErrors:
+    """Count the errors of captions, each against its image's references, all of them cut into lower-case words."""
     if len(captions) != len(references):
         raise ValueError(f"{len(captions)} captions for {len(references)} images; expected one for each")
     unsupported: _Wrongs[str] = _Wrongs()
@@ -136,11 +127,11 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
     return CommonErrors(
         len(captions),
         _tallies(kinds),
-        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(listed)),
-        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(listed)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(LISTED)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(LISTED)),
         tuple(
             Confusion(names[said], names[expected], word_class(names[said]), count, example)
-            for (said, expected), (count, _, example) in confusions.top(listed)
+            for (said, expected), (count, _, example) in confusions.top(LISTED)
         ),
     )
 
@@ -218,13 +209,6 @@ def _slips(caption: Words, references: Sequence[Words]) -> dict[str, bool]:
         "long": len(caption) > max(lengths),
         "empty": not caption,
     }
-
-
-def is_content(word: str) -> bool:
-    """Tell whether a lower-case word says something of the image by itself."""
-    return (
-        word_class(word) not in _FORM_CLASSES and word not in _EMPTY and any(character.isalnum() for character in word)
-    )
 
 
 def repeats(caption: Words) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
 from captioner.evaluation.analysis.word_classes import CLASSES, word_class
-from captioner.evaluation.text_tables import Table, number, without_nan
+from captioner.evaluation.tables import Table, number, without_nan
 
 Values = NDArray[np.float64]
 STILL = 0.02  # mean movement of the weights from word to word below which attention has collapsed

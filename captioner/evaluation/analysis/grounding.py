@@ -34,7 +34,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.text_tables import Table, number, without_nan
+from captioner.evaluation.tables import Table, number, without_nan
 from captioner.images.geometry import Geometry
 
 Values = NDArray[np.float64]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, bleu_of
 from captioner.evaluation.metrics.bootstrap import (
     RESAMPLES,
     Difference,
@@ -23,8 +24,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of
-from captioner.evaluation.text_tables import LABELS, Table
+from captioner.evaluation.tables import LABELS, Table
 
 Values = NDArray[np.float64]
 BUCKETS = 5
@@ -87,7 +87,7 @@ class LengthCurves:
 class _Images:
     """What it takes to score a selection of the images of one bucket."""
 
-    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.ngram_metrics.Bleu`
+    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.bleu_rouge_cider.Bleu`
     cider: Values  # (I,)
 
     def resample(self, rows: NDArray[np.int64]) -> dict[str, Values]:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.datasets.vocabulary import tokenize as own_tokenize
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, bleu_of, check_captions, rouge_l
 from captioner.evaluation.metrics.java import PATIENCE, JavaError, find_java, why_not
-from captioner.evaluation.metrics.java_metrics import Meteor, PtbTokenizer, can_run_meteor, find_jars, meteor_of
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of, check_captions, rouge_l
+from captioner.evaluation.metrics.meteor_and_ptb import Meteor, PtbTokenizer, can_run_meteor, find_jars, meteor_of
 
 PTB = "PTB (Stanford CoreNLP 3.4.1)"
 INSTALL = "pip install 'captioner[java]'"

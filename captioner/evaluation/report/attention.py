@@ -18,10 +18,10 @@ from captioner.evaluation.report.charts import (
     length_figure,
     position_figure,
 )
-from captioner.evaluation.report.figures import Charts
-from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.html import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.inline_charts import Charts
 from captioner.evaluation.report.summary import p_value, signed
-from captioner.evaluation.text_tables import LABELS, number
+from captioner.evaluation.tables import LABELS, number
 
 CATEGORIES = 10  # of objects, in the table of grounding
 _LEVEL = f"{LEVEL:.0%}"

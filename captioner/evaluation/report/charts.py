@@ -21,8 +21,8 @@ from captioner.evaluation.analysis.grounding import MEASURES, METHODS, Grounding
 from captioner.evaluation.analysis.length_curves import METRICS, LengthCurves
 from captioner.evaluation.analysis.word_classes import CLASSES
 from captioner.evaluation.metrics.bootstrap import LEVEL
-from captioner.evaluation.text_tables import LABELS
-from captioner.figures.sheets import GREY, INK, PALE, PAPER
+from captioner.evaluation.tables import LABELS
+from captioner.figures.drawing import GREY, INK, PALE, PAPER
 from captioner.files import printable
 
 WIDTH, DPI = 7.0, 150  # inches; a column and a half of a paper

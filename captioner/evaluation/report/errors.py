@@ -7,10 +7,10 @@ from collections.abc import Callable
 from captioner.datasets.vocabulary import tokenize
 from captioner.evaluation.analysis.analysis import Analysis, example_of
 from captioner.evaluation.analysis.common_errors import KINDS, LISTED, CommonErrors, WordCount, stem
-from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.report.examples import SYSTEMS
-from captioner.evaluation.report.parts import Html, join, quote, section, table, tag
-from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.report.html import Html, join, quote, section, table, tag
+from captioner.evaluation.scoring import Evaluation
 
 _INTRO = (
     "Found by counting words, and no cleverer than that. Words are compared by their stems, so that “dog” and “dogs”, "

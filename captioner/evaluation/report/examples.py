@@ -9,12 +9,12 @@ import numpy as np
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.report.figures import FIGURES, jpeg
-from captioner.evaluation.report.parts import Html, quote, section, tag
+from captioner.evaluation.report.html import Html, quote, section, tag
+from captioner.evaluation.report.inline_charts import FIGURES, jpeg
 from captioner.evaluation.report.summary import main_metric
-from captioner.evaluation.text_tables import label
-from captioner.figures.sheets import save_figure
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import label
+from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, open_image
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference
-from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.html import Html, join, section, stacked, table, tag
 from captioner.evaluation.report.summary import p_value, signed
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import ABSENT, label
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import ABSENT, label
 
 
 def scores_section(comparison: Comparison) -> Html:
@@ -99,6 +99,7 @@ def diversity_section(comparison: Comparison) -> Html:
                 tag("bdi", evaluation.name),
                 f"{own.distinct / own.captions:.1%}",
                 ABSENT if own.novel is None else f"{own.novel / own.captions:.1%}",
+                f"{own.repetitive / own.captions:.1%}",
                 f"{own.vocabulary:,}",
                 f"{own.mean_length:.1f}",
                 f"{own.commonest_count:,} ({own.commonest_count / own.captions:.1%})",
@@ -106,10 +107,11 @@ def diversity_section(comparison: Comparison) -> Html:
             ]
         )
     caption = (
-        "Distinct captions, those not among the training captions (novel), distinct words used, words a caption, and "
-        "the caption said of most images."
+        "Shares of the captions that are distinct, that are not among the training captions (novel), and that repeat a "
+        "content word, as in “a table with a table” (repetitive); the number of distinct words; words per caption; and "
+        "the commonest caption."
     )
-    heads = ["", "distinct", "novel", "words used", "mean length", "commonest", "which is"]
+    heads = ["", "distinct", "novel", "repetitive", "vocabulary", "mean length", "commonest", "which is"]
     return section("diversity", "Diversity", table(caption, heads, rows, wide=(0, len(heads) - 1)))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from captioner.evaluation.analysis.analysis import Analysis
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.report.parts import Html, join, tag
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import label
+from captioner.evaluation.comparison import Comparison
+from captioner.evaluation.report.html import Html, join, tag
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import label
 
 _MAIN = ("cider", "bleu4")  # the scores that a summary is of, of those that there are
 _PAPER_METRIC = "bleu4"
@@ -43,9 +43,9 @@ def name_of(evaluation: Evaluation) -> Html:
     return tag("b", tag("bdi", evaluation.name))
 
 
-def signed(value: float, decimals: int = 1) -> str:
+def signed(value: float) -> str:
     """Return a number with its sign, and a minus as wide as a plus."""
-    return f"{value:+.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
-from captioner.evaluation.evaluator import Evaluation, EvaluationSplit, Evaluator
-from captioner.evaluation.results import RESULTS, read_results
+from captioner.evaluation.coco_results import RESULTS, read_results
+from captioner.evaluation.scoring import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
 from captioner.model.bundled import model_name
 

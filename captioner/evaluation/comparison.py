@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.evaluation.evaluator import Evaluation, Protocol
+from captioner.evaluation.coco_results import RESULTS, write_image_scores, write_results
 from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference, Interval
-from captioner.evaluation.results import RESULTS, write_image_scores, write_results
-from captioner.evaluation.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
+from captioner.evaluation.scoring import Evaluation, Protocol
+from captioner.evaluation.tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
 from captioner.files import printable, write_whole
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Comparison:
 
     def diversity_table(self) -> Table:
         """Return how much each system's captions differ."""
-        head = ("diversity", "distinct", "novel", "words used", "mean length", "commonest", "which")
+        head = ("diversity", "distinct", "novel", "repetitive", "vocabulary", "mean length", "commonest", "which is")
         rows = [head]
         for evaluation in self.rows:
             own = evaluation.diversity
@@ -199,6 +199,7 @@ class Comparison:
                     printable(evaluation.name),
                     f"{own.distinct / own.captions:.1%}",
                     ABSENT if own.novel is None else f"{own.novel / own.captions:.1%}",
+                    f"{own.repetitive / own.captions:.1%}",
                     f"{own.vocabulary:,}",
                     f"{own.mean_length:.1f}",
                     f"{own.commonest_count / own.captions:.1%}",

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from captioner import __version__
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
+from captioner.evaluation.analysis.diversity import Diversity, measure_diversity
 from captioner.evaluation.metrics.bootstrap import (
     LEVEL,
     RESAMPLES,
@@ -29,7 +30,6 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.ngram_metrics import Diversity, measure_diversity
 
 if TYPE_CHECKING:
     from captioner.evaluation.metrics.judge import Judge

@@ -5,12 +5,11 @@ import math
 import pytest
 
 from captioner.model.config import AttentionConfig
-from captioner.training.schedules import average_decay, rate_share, temperature
-from captioner.training.settings import ScheduleConfig
+from captioner.training.settings import OptimiserConfig, ScheduleConfig
 
 
 def shares(config: ScheduleConfig, total: int, steps_per_epoch: int = 10) -> list[float]:
-    return [rate_share(config, step, total, steps_per_epoch) for step in range(total)]
+    return [config.rate_share(step, total, steps_per_epoch) for step in range(total)]
 
 
 @pytest.mark.parametrize("decay", ["cosine", "step", "constant"])
@@ -22,15 +21,15 @@ def test_the_rate_rises_evenly_to_the_whole(decay: str) -> None:
 
 def test_cosine_by_hand() -> None:
     config = ScheduleConfig("cosine", warmup=0, floor=0.0)
-    assert [rate_share(config, step, 4, 1) for step in range(5)] == pytest.approx(
+    assert [config.rate_share(step, 4, 1) for step in range(5)] == pytest.approx(
         [1.0, 0.5 + math.sqrt(0.5) / 2, 0.5, 0.5 - math.sqrt(0.5) / 2, 0.0]
     )
     # After two steps of warm-up a half of the eight others have passed at step 6: midway between 1 and the floor.
     config = ScheduleConfig("cosine", warmup=2, floor=0.2)
-    assert rate_share(config, 2, 10, 1) == 1.0
-    assert rate_share(config, 6, 10, 1) == pytest.approx(0.6)
-    assert rate_share(config, 10, 10, 1) == pytest.approx(0.2)
-    assert rate_share(config, 99, 10, 1) == pytest.approx(0.2)  # it does not rise again
+    assert config.rate_share(2, 10, 1) == 1.0
+    assert config.rate_share(6, 10, 1) == pytest.approx(0.6)
+    assert config.rate_share(10, 10, 1) == pytest.approx(0.2)
+    assert config.rate_share(99, 10, 1) == pytest.approx(0.2)  # it does not rise again
     found = shares(config, 10)[2:]
     assert found == sorted(found, reverse=True)
 
@@ -51,14 +50,16 @@ def test_constant_is_the_whole_rate() -> None:
 
 def test_temperature_falls_by_equal_factors_from_first_to_last_step() -> None:
     config = AttentionConfig("gumbel", temperature=2.0, final_temperature=0.125)
-    found = [temperature(config, step, 5) for step in range(5)]
+    found = [config.temperature_at(step, 5) for step in range(5)]
     assert found == pytest.approx([2.0, 1.0, 0.5, 0.25, 0.125])
-    assert temperature(config, 99, 5) == pytest.approx(0.125)
-    assert temperature(config, 0, 1) == 2.0
+    assert config.temperature_at(99, 5) == pytest.approx(0.125)
+    assert config.temperature_at(0, 1) == 2.0
 
 
 def test_averages_forget_fast_at_first() -> None:
-    assert [average_decay(0.5, step) for step in range(3)] == pytest.approx([1 / 10, 2 / 11, 3 / 12])
-    assert average_decay(0.5, 7) == 8 / 17
-    assert average_decay(0.5, 8) == 0.5
-    assert average_decay(0.5, 10**9) == 0.5
+    assert [OptimiserConfig(average=0.5).average_decay(step) for step in range(3)] == pytest.approx(
+        [1 / 10, 2 / 11, 3 / 12]
+    )
+    assert OptimiserConfig(average=0.5).average_decay(7) == 8 / 17
+    assert OptimiserConfig(average=0.5).average_decay(8) == 0.5
+    assert OptimiserConfig(average=0.5).average_decay(10**9) == 0.5

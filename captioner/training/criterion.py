@@ -1,0 +1,156 @@
+"""The criterion: a decoder and its part of a batch in, a loss and what it is made of out; nothing is changed here.
+
+Where a batch is shared among processes, losses and numbers are those of a part times its share of the batch: added up
+over all processes they are those of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from captioner.model.decoder import Decoder, Outputs
+from captioner.model.losses import (
+    attention_entropy,
+    cross_entropy,
+    doubly_stochastic_penalty,
+    reinforce_surrogate,
+    self_critical_loss,
+    word_losses,
+)
+from captioner.model.randomness import Randomness
+from captioner.model.search.sampling import roll_out, sayable
+from captioner.training.batches import Numbers as Indices
+from captioner.training.recipe import Recipe
+from captioner.training.rewards import Rewards
+
+Numbers = dict[str, float]
+# What a step is told to be made of; the same in every process.
+TEACHER_FORCING = ("cross_entropy", "penalty", "attention_entropy", "residual", "loss")
+SELF_CRITICAL = ("loss", "reward", "baseline", "attention_entropy", "residual")
+# Takes this part's share of the batch's mean log likelihood; returns the moving baseline after the whole batch.
+MoveBaseline = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The b images of a batch that one process has, and which share of all captions and words they are."""
+
+    images: Indices  # (b,), places in the corpus
+    caption_ids: Tensor  # (b, N, T + 1)
+    mask: Tensor  # (b, N, T): where there is a word to predict
+    randomness: Randomness
+    caption_share: float
+    word_share: float
+    process_share: float
+    caption_words: float  # the mean over all captions of the batch, end markers included
+
+    @property
+    def captions(self) -> int:
+        """The captions of this part."""
+        return int(self.mask.shape[0] * self.mask.shape[1])
+
+
+class Criterion:
+    """The losses of a decoder that a recipe asks for."""
+
+    def __init__(self, recipe: Recipe, decoder: Decoder, device: str) -> None:
+        self.recipe, self.decoder, self.device = recipe, decoder, device
+
+    def teacher_forcing(self, part: Part, regions: Tensor, move_baseline: MoveBaseline) -> tuple[Tensor, Numbers]:
+        """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE."""
+        hard = self.decoder.attention.config.mode == "hard"
+        if not len(regions):  # a batch may have fewer images than there are processes
+            numbers = dict.fromkeys(TEACHER_FORCING, 0.0)
+            if hard:
+                numbers |= {"reinforce": 0.0, "baseline": move_baseline(0.0) * part.process_share}
+            return torch.zeros((), device=self.device), numbers
+        with self._precision():
+            outputs: Outputs = self.decoder(regions, part.caption_ids, part.randomness, part.mask)
+        settings = self.recipe.loss
+        losses, nll = word_losses(outputs.logits, part.caption_ids[:, :, 1:][part.mask], settings.smoothing)  # (W,)
+        share = part.caption_share if settings.reduction == "sum" else part.word_share
+        entropy = cross_entropy(losses, part.captions, reduction=settings.reduction) * share
+        penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=settings.penalty_reduction)
+        penalty = penalty * part.caption_share
+        loss = entropy + settings.penalty * penalty if settings.penalty else entropy
+        numbers = {
+            "cross_entropy": entropy.item(),
+            "penalty": penalty.item(),
+            "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
+            "residual": penalty.item() / (outputs.alpha.shape[-1] if settings.penalty_reduction == "sum" else 1),
+        }
+        if hard:
+            log_likelihood = -_by_word(nll, part.mask).sum(-1)  # (b, N)
+            baseline = move_baseline(log_likelihood.mean().item() * part.caption_share)
+            surrogate = self._reinforce(outputs, log_likelihood, baseline, part)
+            loss = loss + surrogate
+            numbers |= {"reinforce": surrogate.item(), "baseline": baseline * part.process_share}
+        return loss, numbers | {"loss": loss.item()}
+
+    def _reinforce(self, outputs: Outputs, log_likelihood: Tensor, baseline: float, part: Part) -> Tensor:
+        """Return this part's share of the surrogate of equation 12.
+
+        It goes with the sum over a caption's words; beside a mean over words it is as much smaller as that is, so that
+        samples weigh the same against words either way.
+        """
+        settings = self.recipe.loss
+        assert outputs.chosen is not None
+        assert outputs.expected is not None
+        share = part.caption_share if settings.reduction == "sum" else part.caption_share / part.caption_words
+        return share * reinforce_surrogate(
+            outputs.alpha,
+            outputs.chosen,
+            log_likelihood,
+            part.mask,
+            sampled=~outputs.expected[:, :, 0],
+            baseline=baseline,
+            reward_scale=settings.reward_scale,
+            entropy_weight=settings.entropy,
+        )
+
+    def self_critical(self, part: Part, regions: Tensor, rewards: Rewards) -> tuple[Tensor, Numbers]:
+        """Return the self-critical loss of captions that are sampled here for regions (b, L, D).
+
+        Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model.
+        """
+        if not len(regions):
+            return torch.zeros((), device=self.device), dict.fromkeys(SELF_CRITICAL, 0.0)
+        settings = self.recipe.self_critical
+        with self._precision():
+            ids, mask = roll_out(
+                self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature
+            )
+            reward = rewards.score(ids, part.images).to(self.device)  # (b, N)
+            if settings.baseline == "greedy":
+                best, _ = roll_out(self.decoder, regions, 1, rewards.longest, None)
+                baseline = rewards.score(best, part.images).to(self.device)  # (b, 1)
+            else:
+                baseline = (reward.sum(dim=1, keepdim=True) - reward) / (settings.samples - 1)  # (b, N), of the others
+            outputs: Outputs = self.decoder(regions, ids, mask=mask)
+        # As they were drawn: words that never are would otherwise take over what the others are made to lose.
+        _, nll = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])  # (W,)
+        share = part.caption_share
+        loss = self_critical_loss(-_by_word(nll, mask), mask, reward, baseline.expand_as(reward)) * share
+        return loss, {
+            "loss": loss.item(),
+            "reward": reward.mean().item() * share,
+            "baseline": baseline.mean().item() * share,
+            "attention_entropy": attention_entropy(outputs.alpha.detach(), mask).item() * share,
+            "residual": doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean").item() * share,
+        }
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(self.recipe.precision)
+        with torch.autocast(self.device.split(":")[0], dtype=dtype, enabled=dtype is not None):
+            yield
+
+
+def _by_word(values: Tensor, mask: Tensor) -> Tensor:
+    """Return values (W,) of the words where a mask (b, N, T) is True, at their places, zero elsewhere."""
+    return torch.zeros_like(mask, dtype=values.dtype).masked_scatter(mask, values)

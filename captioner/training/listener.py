@@ -1,0 +1,24 @@
+"""Who is told how training goes: a progress bar, a test, or nobody."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from captioner.training.criterion import Numbers
+from captioner.training.start import Position
+
+
+class Listener(Protocol):
+    """Who is told how training goes."""
+
+    def say(self, text: str) -> None:
+        """Take note of something."""
+
+    def warn(self, text: str) -> None:
+        """Take note of something that looks wrong."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Take note that so much of something is done."""
+
+    def step(self, position: Position, batches: int, numbers: Numbers) -> None:
+        """Take note of a step, one of so many batches of its epoch."""

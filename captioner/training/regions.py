@@ -1,0 +1,66 @@
+"""The regions of images, for training and validation alike: from a cache, or through the encoder being trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from captioner.datasets.dataset import CaptionedImage
+from captioner.images.opening import ImageError
+from captioner.images.preprocessing import Prepared, read_ahead
+from captioner.model.encoders.encoder import Encoder
+from captioner.training.batches import Numbers
+from captioner.training.data import TrainingData, ValidationSet
+
+Inputs = NDArray[np.float16 | np.uint8]
+
+
+class RegionReader:
+    """Regions as the encoder makes them now; `load` and `load_set` read what `encode` makes them of.
+
+    `blocks` is how much of the encoder is being trained: None for nothing, whose regions are all in the cache; so many
+    of its last blocks, from a cache of what comes before them; 0 for the whole encoder, from pixels.
+    """
+
+    def __init__(self, data: TrainingData, encoder: Encoder, blocks: int | None = None) -> None:
+        self.data, self.encoder, self.blocks = data, encoder, blocks
+        self.upper: nn.Module | None = encoder.upper(blocks) if blocks else None
+        self.grid = encoder.lower(blocks).grid if blocks else encoder.grid  # of what is loaded
+
+    def load(self, images: Numbers, mirrored: NDArray[np.bool_]) -> Inputs:
+        """Return what the regions of images of the corpus are made of, of the flipped ones where `mirrored` (B,)."""
+        if self.blocks == 0:
+            return self.data.pixels(images, mirrored, self.encoder)  # (B, S, S, 3)
+        return self.data.regions(images, mirrored, lower=bool(self.blocks))  # (B, L, D), or lower ones (B, l, d)
+
+    def load_set(self, validation: ValidationSet, images: Sequence[CaptionedImage]) -> Inputs:
+        """Return what the regions of validation images are made of."""
+        if self.blocks == 0:
+            read = list(read_ahead([image.path for image in images], self.encoder.preprocessing))
+            for refused in (each for each in read if isinstance(each, ImageError)):
+                raise refused
+            return np.stack([each.pixels for each in read if isinstance(each, Prepared)])  # (B, S, S, 3)
+        cache = validation.lower if self.blocks else validation.cache
+        assert cache is not None
+        return cache.regions([image.file_name for image in images])  # (B, L, D), or lower ones (B, l, d)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Return regions (B, L, D) of what was loaded, in single precision."""
+        if self.blocks is None:
+            return inputs.float()
+        if self.upper is None:
+            regions: Tensor = self.encoder(inputs.permute(0, 3, 1, 2))
+            return regions
+        channels = inputs.float().transpose(1, 2)  # (B, d, l)
+        features = channels.reshape(*channels.shape[:2], *self.grid)  # (B, d, rows, columns), channels last as it lies
+        finished: Tensor = self.upper(features)  # (B, D, rows, columns)
+        return finished.flatten(2).transpose(1, 2)
+
+    @torch.no_grad()
+    def read_set(self, validation: ValidationSet, images: Sequence[CaptionedImage], device: str) -> Tensor:
+        """Return regions (B, L, D) of validation images."""
+        return self.encode(torch.from_numpy(self.load_set(validation, images)).to(device))
