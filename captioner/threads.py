@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,11 +14,11 @@ Outcome = TypeVar("Outcome")
 
 def map_ahead(
     function: Callable[[Item], Outcome], items: Iterable[Item], *, workers: int, ahead: int, name: str
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Yield the function of each item, in order, computed in threads while the caller works on earlier ones.
 
     At most `ahead` are finished or under way beyond the one that is handed over. Items are taken in the caller's own
-    thread; `name` is what the others are called.
+    thread; `name` is what the others are called. Whoever may leave early closes it, which waits for what is under way.
     """
     with ThreadPoolExecutor(workers, thread_name_prefix=name) as pool:
         waiting: deque[Future[Outcome]] = deque()

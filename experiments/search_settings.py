@@ -47,7 +47,7 @@ def main() -> None:
     decoder = checkpoint.build_decoder()
     print(f"{len(images):,} images of {options.split}")
     print(f"{'beam':<6}{'power':>6}{'words':>7}", *(f"{label(metric):>8}" for metric in METRICS))
-    with Judge() as judge:
+    with cache, Judge() as judge:
         for beam in options.beams:
             for power in options.length_powers if beam > 1 else options.length_powers[:1]:
                 config = replace(SearchConfig(), beam=beam, length_power=power)

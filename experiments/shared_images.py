@@ -91,6 +91,8 @@ def main() -> None:
             for value, known, image in found:
                 print(f"  {value:.4f}  {known.file_name}  {image.file_name}")
             pairs += found
+    for cache in caches:
+        cache.close()
     if options.sheet:
         draw_sheet(pairs, options.sheet)
 

@@ -16,6 +16,7 @@ from captioner.files import printable
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
+from captioner.model.extensions import allow
 from captioner.model.search_settings import settings_of
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def add_encoder_arguments(parser: Any) -> None:
 
 
 def encoder_config(options: argparse.Namespace) -> EncoderConfig:
-    """Return the encoder's settings that the arguments give."""
+    """Return the encoder's settings that the arguments give; a module outside of captioner may be named in them."""
+    allow(options.encoder)
     with checking_usage():
         return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
 
@@ -207,14 +209,14 @@ def add_device_argument(parser: Any) -> None:
 
 def read_device(options: argparse.Namespace) -> str:
     """Return the device that the arguments name, for this process."""
-    from captioner.processes import choose_own_device
+    from captioner.processes import choose_process_device
 
     with checking_usage():
-        return choose_own_device(options.device)
+        return choose_process_device(options.device)
 
 
-def own_cores() -> int:
-    """Return how many cores this process has, beside others that torchrun has started on this machine."""
+def cores_per_process() -> int:
+    """Return this process's share of the cores, beside others that torchrun has started on this machine."""
     from captioner.threads import available_cores
 
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -24,8 +24,8 @@ from captioner.commands.arguments import (
     add_search_arguments,
     add_setting,
     complain,
+    cores_per_process,
     no_images,
-    own_cores,
     progress_bar,
     read_device,
     read_search,
@@ -112,7 +112,7 @@ def run_caption(options: argparse.Namespace) -> int:
     collection = _Collection(options)
     from captioner.captioning.captioner import load
 
-    threads = own_cores()
+    threads = cores_per_process()
     model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)

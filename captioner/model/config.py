@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from captioner.images.preprocessing import FITS
+from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
@@ -59,6 +60,9 @@ class EncoderConfig:
     TinyViT and DINOv2 have layers of their own, such as "stride16+32" for two levels joined and "stride28+class" for
     patches beside the class token. `weights` are those it was published with ("imagenet", whatever it was trained on),
     "random", or a safetensors file.
+
+    A `name` package.module:function is a function outside of this package that takes a stride, or None, and `weights`,
+    and returns a `Backbone`; see `captioner.model.extensions`.
     """
 
     name: str = "efficientnet-lite2"
@@ -90,6 +94,9 @@ class AttentionConfig:
     self-attention layer over the regions first. `feed` is how the mean region reaches a decoder without attention
     (none): as the context of every step or of the first, as the initial state, or as the initial state through a small
     network.
+
+    A `score` package.module:Class is a subclass of `Score` outside of this package, made of (region_width,
+    hidden_width, width); see `captioner.model.extensions`.
     """
 
     mode: str = "soft"
@@ -104,7 +111,10 @@ class AttentionConfig:
     feed: str = "every-step"
 
     def __post_init__(self) -> None:
-        check_choices("attention", self, mode=MODES, score=SCORES, inference=INFERENCES, feed=FEEDS)
+        check_choices("attention", self, mode=MODES, inference=INFERENCES, feed=FEEDS)
+        if self.score not in SCORES and not is_extension(self.score):
+            choices = f"{', '.join(SCORES)}, or package.module:Class"
+            raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
         check_least("attention", self, width=1)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")

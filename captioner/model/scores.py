@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captioner.model.config import AttentionConfig
+from captioner.model.extensions import load_extension
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.kernels.shared_matrix import SharedMatrix
 
@@ -21,7 +22,7 @@ Keys = SharedMatrix | AdditiveKeys
 
 
 class Score(nn.Module):
-    """A score function without weights of its own; `reader` is None where hidden states are taken as they are."""
+    """A score function without weights; `reader` is None where hidden states are taken as they are."""
 
     reader: nn.Linear | None
 
@@ -115,7 +116,7 @@ class CosineScore(Score):
 
 
 class LocationScore(Score):
-    """W hidden, one row a region: where to look follows from the hidden state alone."""
+    """W hidden, one row per region: where to look follows from the hidden state alone."""
 
     def __init__(self, hidden_width: int, regions: int) -> None:
         super().__init__()
@@ -137,4 +138,10 @@ def make_score(config: AttentionConfig, region_width: int, hidden_width: int, re
         "cosine": lambda: CosineScore(region_width, hidden_width, config.width),
         "location": lambda: LocationScore(hidden_width, regions),
     }
-    return makers[config.score]()
+    if config.score in makers:
+        return makers[config.score]()
+    extension = load_extension(config.score)
+    if not (isinstance(extension, type) and issubclass(extension, Score)):
+        raise ValueError(f"{config.score} is no score function; it must be a subclass of captioner.model.scores.Score")
+    score: Score = extension(region_width, hidden_width, config.width)  # type: ignore[call-arg]
+    return score

@@ -49,6 +49,11 @@ class Caches:
         """Return those of one data set."""
         return (self.plain[index], *self.mirrored[index : index + 1])
 
+    def close(self) -> None:
+        """Close all of them."""
+        for cache in (*self.plain, *self.mirrored):
+            cache.close()
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -60,6 +65,12 @@ class TrainingData:
     caches: Caches
     validation: tuple[ValidationSet, ...]
     lower: Caches | None = None  # of the encoder's lower part, where the blocks above it are trained
+
+    def close(self) -> None:
+        """Close the caches; nothing can be read after this."""
+        for caches in (self.caches, self.lower):
+            if caches is not None:
+                caches.close()
 
     def regions(self, images: Numbers, mirrored: NDArray[np.bool_], *, lower: bool = False) -> NDArray[np.float16]:
         """Return the regions (B, L, D) of images of the corpus, of the flipped ones where `mirrored` (B,).

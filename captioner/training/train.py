@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from captioner.model.config import SearchConfig
+from captioner.model.extensions import allow
 from captioner.processes import Processes
 from captioner.training.batches import Batch, EpochPlan
 from captioner.training.checkpoints import CheckpointWriter
@@ -67,6 +69,7 @@ def train(
     """
     if recipe.precision == "float16" and not device.startswith("cuda"):
         raise ValueError(f"precision float16 needs a CUDA device, not {device}; choose bfloat16 or float32")
+    allow(recipe.attention.score, recipe.encoder.name)  # whoever trains a recipe means the modules that it names
     with RunFolder(folder) as run:
         if run.has_run():
             if not resume:
@@ -75,7 +78,9 @@ def train(
             run.check_settings(recipe)
             if processes.is_first:
                 run.hold()
-        return _Training(recipe, run, processes, listener, device, stop).run_all()
+        training = _Training(recipe, run, processes, listener, device, stop)
+        with closing(training.data):
+            return training.run_all()
 
 
 class _Training:

@@ -323,11 +323,9 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data"], "there is nothing to evaluate"),
         (["nowhere", "data"], "model is 'nowhere'; "),
         (["one", "nowhere"], "nowhere is not there, expected a folder with a data set"),
         (["one", "data", "--split", "val"], "data has no split 'val', only train, test"),
-        (["one", "data", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
         (["data", "--results", "nowhere.json"], "nowhere.json"),
         (["one", "data", "--out", "data/0000.jpg"], "data/0000.jpg"),
     ],

@@ -187,7 +187,7 @@ def test_self_attention_lets_regions_see_each_other() -> None:
         before = attention.prepare(regions).features.matrix[0, 0]
         changed = regions.clone()
         changed[0, 5] += 1
-        assert torch.equal(before, attention.prepare(changed).regions.matrix[0, 0]) != moved
+        assert torch.equal(before, attention.prepare(changed).features.matrix[0, 0]) != moved
         assert look(attention, regions, hidden).context.shape == (B, N, D)
 
 

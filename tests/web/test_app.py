@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.awkward_images import png_of
+from helpers.photo_folders import ROOT
 from helpers.toy_captioner import make_toy, save_toy, write_images
 from PIL import Image
 
@@ -88,6 +89,8 @@ def test_settings_reach_the_search(client: TestClient, models: list[Served], pho
     settings = {"beam": 4, "groups": 2, "diversity": 2.5, "length_power": 0.1, "no_repeat": 0}
     assert ask(client, image, **settings).json()["search"].items() >= settings.items()
     assert set(_SERVED) == {*settings_of(SearchConfig), "n_best", "seed"}
+    told = (ROOT / "captioner" / "web" / "README.md").read_text()
+    assert [name for name in _SERVED if f"`{name}`" not in told] == []
 
 
 def test_a_form_does_as_well(client: TestClient, photos: list[Path]) -> None:

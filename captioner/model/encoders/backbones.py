@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from captioner.images.preprocessing import Preprocessing
 from captioner.model.config import WEIGHTS
 from captioner.model.encoders import dinov2, efficientnet_lite, tiny_vit
+from captioner.model.extensions import is_extension, load_extension
 
 TORCHVISION_FAMILIES = ("vgg", "resnet", "resnext", "wide_resnet", "efficientnet_", "convnext_", "mobilenet_")
 # Multiples of the stride, so that every region stands for the same number of pixels.
@@ -73,9 +74,23 @@ def load_backbone(
         return _load_timm(name.removeprefix("timm/"), stride, weights)
     if name in names():
         return _load_torchvision(name, stride, weights, progress)
+    if is_extension(name):
+        return _load_extension(name, stride, weights)
     close = difflib.get_close_matches(name, names(), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(names())}, or timm/NAME"
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"choose from {', '.join(names())}, timm/NAME, or package.module:function"
+    )
     raise ValueError(f"no encoder is called {name!r}; {hint}")
+
+
+def _load_extension(name: str, stride: int | None, weights: str) -> Backbone:
+    make = load_extension(name)
+    backbone = make(stride, weights) if callable(make) else None
+    if not isinstance(backbone, Backbone):
+        raise ValueError(f"{name} is no encoder; it must be a function (stride, weights) that returns a Backbone")
+    return backbone
 
 
 def _stride(name: str, layer: str | None) -> int | None:

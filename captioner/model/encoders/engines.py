@@ -1,12 +1,14 @@
 """Ways to run a frozen encoder: torch on any device, or ONNX Runtime, several times as fast on a CPU.
 
-An engine is a function from B images of pixels (S, S, 3) uint8 to regions (B, L, D) float32, or float16 when half
-precision is asked for, safe to call from many threads.
+An engine maps B images of pixels (S, S, 3) uint8 to regions (B, L, D) float32, or float16 when half precision is asked
+for. It is safe to call from many threads, and is closed when it is done with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,7 +25,26 @@ PART = 2  # images
 
 Pixels = Sequence[NDArray[np.uint8]]
 Regions = NDArray[np.float32 | np.float16]
-Engine = Callable[[Pixels], Regions]
+
+
+class Engine(ABC):
+    """A frozen encoder that is ready to run; as a context it is closed on leaving."""
+
+    name: str
+
+    @abstractmethod
+    def __call__(self, pixels: Pixels) -> Regions:
+        """Return regions (B, L, D), the same for an image whatever batch it is in."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads; it cannot be called after this."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def make_engine(
@@ -52,26 +73,30 @@ def make_engine(
         return TorchEngine(encoder, device, half)
 
 
-class TorchEngine:
-    """The encoder itself, channels last, without gradients."""
+class TorchEngine(Engine):
+    """A copy of the encoder, channels last, without gradients."""
 
     name = "torch"
 
     def __init__(self, encoder: Encoder, device: str, half: bool = False) -> None:
         self.device = device
-        self.kind = torch.float16 if half else torch.float32
-        self.encoder = encoder.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.dtype = torch.float16 if half else torch.float32
+        # A copy: the caller's encoder stays where and as it is.
+        self.encoder = copy.deepcopy(encoder).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def __call__(self, pixels: Pixels) -> Regions:
         """Return regions (B, L, D)."""
         # (B, S, S, 3) seen as (B, 3, S, S) is channels last as it lies.
         images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).to(self.device)
         with torch.inference_mode():
-            regions: Regions = self.encoder(images).to(self.kind).cpu().contiguous().numpy()
+            regions: Regions = self.encoder(images).to(self.dtype).cpu().contiguous().numpy()
         return regions
 
+    def close(self) -> None:
+        """Do nothing: it has no threads."""
 
-class OnnxEngine:
+
+class OnnxEngine(Engine):
     """The encoder as an ONNX graph; parts of a batch run side by side, one core each.
 
     One core a part beats all cores on each layer: nobody waits for a neighbour at the end of every layer.
@@ -91,14 +116,14 @@ class OnnxEngine:
             build_graph(encoder, half=half), options, providers=["CPUExecutionProvider"]
         )
         self.shape = (encoder.grid[0] * encoder.grid[1], encoder.dimensions)  # (L, D)
-        self.kind = np.float16 if half else np.float32
+        self.dtype = np.float16 if half else np.float32
         self.threads = threads or available_cores()
         self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
     def __call__(self, pixels: Pixels) -> Regions:
         """Return regions (B, L, D), the same for an image whatever batch it is in."""
         size = min(PART, -(-len(pixels) // self.threads))
-        regions = np.empty((len(pixels), *self.shape), self.kind)
+        regions = np.empty((len(pixels), *self.shape), self.dtype)
 
         def run(start: int) -> None:
             part = slice(start, start + size)
@@ -106,3 +131,7 @@ class OnnxEngine:
 
         list(self.pool.map(run, range(0, len(pixels), size)))
         return regions
+
+    def close(self) -> None:
+        """End the threads that ran parts."""
+        self.pool.shutdown()

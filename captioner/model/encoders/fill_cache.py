@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.files import digest, printable, write_whole
+from captioner.files import digest, printable, try_lock, write_whole
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
 from captioner.model.encoders.encoder import Encoder
@@ -31,12 +30,7 @@ from captioner.model.encoders.region_cache import (
     read_index,
     read_stamp,
 )
-from captioner.threads import available_cores
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs on one cache are not kept apart there
-    fcntl = None  # type: ignore[assignment]
+from captioner.threads import available_cores, map_ahead
 
 BATCH = 32  # images encoded and written at a time
 HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
@@ -77,58 +71,50 @@ def fill_cache(
         return folder, FillReport(0, len(unique), ())
     with _Writer(folder, identity) as writer:
         pending = writer.find_pending(unique)
-        found = len(unique) - len(pending)
+        done = found = len(unique) - len(pending)
         progress(found, len(unique))
         refused: list[str] = []
         if pending:
             writer.reserve(len(pending))
-            encode = make_engine(encoder, engine, device=device, half=True)
-            prepared = read_ahead(
-                [image.path for image in pending],
-                replace(encoder.preprocessing, flip=flip),
-                workers=workers or available_cores(),
-                ahead=2 * BATCH,
-            )
-            done = found
-            for batch, regions in _encode_ahead(pending, prepared, encode):
-                good = [image for image, result in batch if isinstance(result, Prepared)]
-                refused += [str(result) for _, result in batch if isinstance(result, ImageError)]
-                if regions is not None:
-                    writer.append(good, regions)
-                done += len(batch)
-                progress(done, len(unique))
-    refused += writer.refused
+            paths, preprocessing = [image.path for image in pending], replace(encoder.preprocessing, flip=flip)
+            prepared = read_ahead(paths, preprocessing, workers=workers or available_cores(), ahead=2 * BATCH)
+            with (
+                make_engine(encoder, engine, device=device, half=True) as encode,
+                closing(_encode_ahead(pending, prepared, encode)) as batches,
+            ):
+                for batch, regions in batches:  # written while the next ones are being encoded
+                    refused += writer.write(batch, regions)
+                    done += len(batch)
+                    progress(done, len(unique))
     return folder, FillReport(len(pending) - len(refused), found, tuple(refused))
 
 
 def _encode_ahead(
     images: Sequence[CaptionedImage], prepared: Iterator[Prepared | ImageError], encode: Engine
-) -> Iterator[tuple[_Batch, Regions | None]]:
-    """Yield batches of images as they were read, with the regions of the good ones, while the next one is encoded."""
-    with ThreadPoolExecutor(2, thread_name_prefix="encode") as pool:
-        waiting: deque[tuple[_Batch, Future[Regions] | None]] = deque()
-        for start in range(0, len(images), BATCH):
-            batch = list(zip(images[start : start + BATCH], islice(prepared, BATCH), strict=True))
-            pixels = [result.pixels for _, result in batch if isinstance(result, Prepared)]
-            waiting.append((batch, pool.submit(encode, pixels) if pixels else None))
-            if len(waiting) > 1:
-                first, future = waiting.popleft()
-                yield first, future.result() if future else None
-        for first, future in waiting:
-            yield first, future.result() if future else None
+) -> Generator[tuple[_Batch, Regions | None], None, None]:
+    """Yield batches of images as they were read, with the regions of the good ones, while the next are encoded."""
+
+    def encode_batch(batch: _Batch) -> tuple[_Batch, Regions | None]:
+        pixels = [result.pixels for _, result in batch if isinstance(result, Prepared)]
+        return batch, encode(pixels) if pixels else None
+
+    starts = range(0, len(images), BATCH)
+    batches = (list(zip(images[first : first + BATCH], islice(prepared, BATCH), strict=True)) for first in starts)
+    return map_ahead(encode_batch, batches, workers=2, ahead=2, name="encode")
 
 
 class _Writer:
-    """The one process that adds to a cache; rows go to disk while the next batch is being encoded."""
+    """The one process that adds to a cache."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
         self.row_bytes = identity["grid"][0] * identity["grid"][1] * identity["dimensions"] * HALF.itemsize
         self.stamps: dict[str, Stamp] = {}
-        self.refused: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
-        self.lock = _lock(folder)
+        self.lock = (folder / "cache.lock").open("ab")
         try:
+            if not try_lock(self.lock):
+                raise ValueError(f"{folder} is being filled by another process; wait for it to end")
             if not (folder / "cache.json").exists():
                 write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
             self.records = read_index(folder)
@@ -136,21 +122,15 @@ class _Writer:
             self.rows = (folder / "regions.f16").open("ab")
             self.index = (folder / "index.jsonl").open("ab")
         except BaseException:
-            os.close(self.lock)
+            self.lock.close()
             raise
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="write")
-        self.writing: Future[None] | None = None
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.pool.shutdown(wait=True)
-        self.rows.close()
-        self.index.close()
-        os.close(self.lock)
-        if self.writing is not None:
-            self.writing.result()
+        for file in (self.rows, self.index, self.lock):
+            file.close()
 
     def find_pending(self, images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
         """Return the images whose regions are not there, and remember how each file stood before it was read."""
@@ -166,30 +146,32 @@ class _Writer:
                 f"{self.folder}: {count:,} images need {needed / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free"
             )
 
-    def append(self, images: Sequence[CaptionedImage], regions: Regions) -> None:
-        if self.writing is not None:
-            self.writing.result()
-        self.writing = self.pool.submit(self._write, list(images), regions)
+    def write(self, batch: _Batch, regions: Regions | None) -> list[str]:
+        """Add a batch as it was read, with the regions of the good images; return why others are refused.
 
-    def _write(self, images: list[CaptionedImage], regions: Regions) -> None:
+        A file that changed after the run began may have been read before or after that; its regions are not kept.
+        """
+        refused = [str(result) for _, result in batch if isinstance(result, ImageError)]
+        if regions is None:
+            return refused
+        images = [image for image, result in batch if isinstance(result, Prepared)]
         digests = [digest(image.path) if image.path.exists() else "" for image in images]
-        # A file that changed after the run began may have been read before or after that; its regions are not kept.
         steady = [read_stamp(image.path) == self.stamps.get(image.file_name) for image in images]
-        for image, same in zip(images, steady, strict=True):
-            if not same:
-                self.refused.append(f"{printable(str(image.path))}: changed while it was being read; run again")
+        changed = [image for image, same in zip(images, steady, strict=True) if not same]
+        refused += [f"{printable(str(image.path))}: changed while it was being read; run again" for image in changed]
         halves = np.ascontiguousarray(regions if all(steady) else regions[steady], HALF)
         if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
-        kept = [(image.file_name, own) for image, own, same in zip(images, digests, steady, strict=True) if same]
-        records = [Record(name, row + offset, *self.stamps[name], own) for offset, (name, own) in enumerate(kept)]
+        kept = [(image.file_name, each) for image, each, same in zip(images, digests, steady, strict=True) if same]
+        records = [Record(name, row + offset, *self.stamps[name], each) for offset, (name, each) in enumerate(kept)]
         lines = [json.dumps(vars(record)) + "\n" for record in records]
         # The index may name a row only once the row is on disk.
         for file, data in ((self.rows, halves.data), (self.index, "".join(lines).encode())):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        return refused
 
     def _cut_torn_ends(self) -> None:
         index, rows = self.folder / "index.jsonl", self.folder / "regions.f16"
@@ -206,15 +188,3 @@ def _find_pending(
     """Return the images that no record is of as they are now, with the stamps of their files."""
     stamped = [(image, records.get(image.file_name), read_stamp(image.path)) for image in images]
     return [(image, stamp) for image, record, stamp in stamped if record is None or not record.is_of(image.path, stamp)]
-
-
-def _lock(folder: Path) -> int:
-    """Return a descriptor that holds the cache for this process; it is free again when the process ends, however."""
-    descriptor = os.open(folder / "cache.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise ValueError(f"{folder} is being filled by another process; wait for it to end") from None
-    return descriptor

@@ -39,20 +39,20 @@ class Inspection:
 
 def inspect_images(paths: Iterable[str | os.PathLike[str]], encoder: Encoder) -> Iterator[Inspection | ImageError]:
     """Yield what the encoder sees in each image, or why the image was refused, in order."""
-    engine = make_engine(encoder)
     names = ResNet18_Weights.DEFAULT.meta["categories"]
-    for prepared in read_ahead(paths, encoder.preprocessing):
-        if not isinstance(prepared, Prepared):
-            yield prepared
-            continue
-        regions = torch.from_numpy(engine([prepared.pixels]))  # (1, L, D)
-        with torch.inference_mode():
-            logits = encoder.classify(regions)[0]  # (L, 1000)
-        # The classifier is linear in the mean region, so its logit is the mean of the regions' own.
-        probabilities, best = logits.mean(dim=0).softmax(dim=0).topk(CLASSES_SHOWN)
-        evidence = logits[:, best[0]].reshape(encoder.grid).numpy()
-        classes = tuple((names[index], float(value)) for index, value in zip(best, probabilities, strict=True))
-        yield Inspection(prepared.geometry, classes, evidence)
+    with make_engine(encoder) as engine:
+        for prepared in read_ahead(paths, encoder.preprocessing):
+            if not isinstance(prepared, Prepared):
+                yield prepared
+                continue
+            regions = torch.from_numpy(engine([prepared.pixels]))  # (1, L, D)
+            with torch.inference_mode():
+                logits = encoder.classify(regions)[0]  # (L, 1000)
+            # The classifier is linear in the mean region, so its logit is the mean of those of the regions.
+            probabilities, best = logits.mean(dim=0).softmax(dim=0).topk(CLASSES_SHOWN)
+            evidence = logits[:, best[0]].reshape(encoder.grid).numpy()
+            classes = tuple((names[index], float(value)) for index, value in zip(best, probabilities, strict=True))
+            yield Inspection(prepared.geometry, classes, evidence)
 
 
 def draw_inspection(image: Image.Image, inspection: Inspection, width: float = 8.0) -> Figure:

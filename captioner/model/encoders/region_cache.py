@@ -5,10 +5,10 @@ never reads it:
 
     cache.json    what the regions are of: encoder, weights, layer, preprocessing, shape
     regions.f16   rows of (L, D) little-endian half-precision numbers
-    index.jsonl   one line a row, written after it: file name, row, and which file it was computed from
+    index.jsonl   one line per row, written after it: file name, row, and which file it was computed from
 
 Rows without an index line do not exist. A run that was killed leaves at most some of those, and half a line of index;
-the next run cuts both off and goes on.
+the next run cuts both off and resumes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,17 @@ class RegionCache:
         )
         self.file = (folder / "regions.f16").open("rb") if length and hasattr(os, "preadv") else None
 
+    def __enter__(self) -> RegionCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; nothing can be read after this."""
+        if self.file is not None:
+            self.file.close()
+
     def __len__(self) -> int:
         return len(self.records)
 
@@ -95,7 +107,11 @@ def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
     """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     preprocessing = identity["preprocessing"]
-    parts = [identity["encoder"].replace("/", "_"), identity["layer"], f"{preprocessing['size']}{preprocessing['fit']}"]
+    parts = [
+        re.sub("[/:]", "_", identity["encoder"]),
+        identity["layer"],
+        f"{preprocessing['size']}{preprocessing['fit']}",
+    ]
     return root / "-".join([*parts, *(["flipped"] if preprocessing["flip"] else []), key])
 
 

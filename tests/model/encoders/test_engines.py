@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +69,23 @@ def test_engines_may_be_called_from_many_threads(lite0: Encoder) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(engine, batches))
     assert all((result == wanted).all() for result, wanted in zip(results, expected, strict=True))
+
+
+def test_a_torch_engine_leaves_its_encoder_as_it_is(lite0: Encoder) -> None:
+    encoder = copy.deepcopy(lite0)
+    before = [parameter.stride() for parameter in encoder.parameters()]
+    with make_engine(encoder, "torch") as engine:
+        assert engine(some_pixels(64, 2)).shape == (2, 4, encoder.dimensions)
+    assert [parameter.stride() for parameter in encoder.parameters()] == before
+
+
+def test_a_closed_engine_has_no_threads(lite0: Encoder) -> None:
+    with make_engine(lite0, "onnx", threads=2) as engine:
+        engine(some_pixels(64, 4))
+        assert isinstance(engine, OnnxEngine)
+        threads = list(engine.pool._threads)
+        assert threads
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_auto_prefers_onnx_and_falls_back(lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
