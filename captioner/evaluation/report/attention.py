@@ -128,7 +128,7 @@ def _key_numbers(models: Mapping[str, Diagnostics]) -> Html:
     heads = ["", "entropy, nats", "peak weight", "movement", "gate β", "residual per region", "collapsed"]
     caption = (
         "Means over words. Movement: the share of attention that moves from one word to the next. Residual: the square "
-        "of 1 minus the sum of a region's weights over the words, which doubly stochastic attention has at 0. "
+        "of 1 minus the sum of a region's weights over the words, 0 for doubly stochastic attention. "
         f"Collapsed: captions in which less than {STILL:.0%} moves per word."
     )
     return table(caption, heads, rows)

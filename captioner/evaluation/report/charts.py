@@ -56,7 +56,7 @@ def length_figure(curves: LengthCurves, metric: str = "bleu4") -> Figure:
     spans = [f"{bucket.shortest:.1f} to {bucket.longest:.1f}\n{bucket.images} images" for bucket in curves.buckets]
     axes.set_xticks(places, spans)
     axes.set_xlim(-0.5, len(places) - 0.5)
-    axes.set_xlabel("mean length of an image's references, in words")
+    axes.set_xlabel("mean length of the references, in words")
     axes.set_ylabel(f"{LABELS[metric]}, {LEVEL:.0%} intervals")
     axes.set_ylim(bottom=0)
     _legend(figure, axes, len(curves.models))
