@@ -102,7 +102,7 @@ def choose_device(name: str = "auto") -> str:
     return name
 
 
-def choose_own_device(name: str = "auto") -> str:
+def choose_process_device(name: str = "auto") -> str:
     """Return the device of this process: the one asked for, or one GPU each where torchrun started several."""
     device = choose_device(name)
     return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device

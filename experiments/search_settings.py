@@ -17,8 +17,8 @@ import torch
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.vocabulary import join_words
 from captioner.evaluation.metrics.judge import Judge
-from captioner.evaluation.split_captions import open_cache
-from captioner.evaluation.text_tables import label
+from captioner.evaluation.model_captions import open_cache
+from captioner.evaluation.tables import label
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import SearchConfig

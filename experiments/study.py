@@ -25,7 +25,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from captioner.evaluation.text_tables import label
+from captioner.evaluation.tables import label
 
 RECIPE = Path(__file__).parent / "flickr8k-soft.yaml"
 # For all trainings: half as wide as the recipe's and a fifth as long, so that all of them fit into an hour or so

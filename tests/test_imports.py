@@ -32,7 +32,7 @@ LIGHT = [
         "model.bundled",
     ),
     *("captioning.caption", "captioning.options", "captioning.output_folder", "captioning.records"),
-    *("figures.word_grid", "figures.overlay_files", "evaluation.score_tables", "evaluation.analysis.grounding"),
+    *("figures.word_grid", "figures.overlay_files", "evaluation.comparison", "evaluation.analysis.grounding"),
     *("evaluation.metrics.judge", "training.recipe", "web.gallery"),
 ]
 

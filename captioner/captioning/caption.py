@@ -78,8 +78,8 @@ class Caption:
         A caption without words has a grid of one cell, since its values do not tell it.
         """
         geometry = values["geometry"]
-        left, top, right, bottom = map(float, geometry["box"])
         width, height = int(geometry["width"]), int(geometry["height"])
+        left, top, right, bottom = map(float, geometry["box"])
         if width < 1 or height < 1 or not (left < right and top < bottom):
             raise ValueError(f"its geometry is {geometry}")
         words = tuple(map(str, values["words"]))
@@ -108,10 +108,16 @@ class Caption:
 
         `style`, `width` (inches) and `dpi` are those of `captioner.figures.word_grid.word_grid`.
         """
-        from captioner.figures.sheets import save_figure
+        from captioner.figures.drawing import save_figure
         from captioner.figures.word_grid import word_grid
 
         save_figure(word_grid(self.open_source(), self, style=style, width=width, dpi=dpi), path)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the image, and under the mouse where the model looked for a word."""
+        from captioner.figures.notebook import caption_html
+
+        return caption_html(self)
 
 
 def _round(value: float) -> float:

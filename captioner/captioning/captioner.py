@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
-from captioner.images.finding import Source
+from captioner.images.finding import Source, expand_patterns, find_sources
 from captioner.images.geometry import Geometry
 from captioner.images.inputs import prepare_picture, to_source
 from captioner.images.opening import ImageError, ImageSource
@@ -55,8 +55,8 @@ class Captioner:
     """A trained model, ready to caption; it may be used from several threads at once.
 
     `digest` tells the model from all others, `encoder_identity` its encoder, `name` is what people call it, if
-    anything, and `grid` the (rows, columns) of its attention. `encodes_in_torch` tells
-    whether torch runs the encoder, and not threads of ONNX Runtime's.
+    anything, and `grid` the (rows, columns) of its attention. `encodes_in_torch` tells whether torch runs the encoder,
+    and not threads of ONNX Runtime's. It can be pickled, to the same kind of device, and takes its weights along.
     """
 
     def __init__(
@@ -79,12 +79,21 @@ class Captioner:
         self.encoder_identity = checkpoint.encoder_identity
         self.name = name
         self.vocabulary = checkpoint.vocabulary
+        self._checkpoint, self._engine_settings = checkpoint, {"engine": engine, "threads": threads}  # to be pickled
         encoder = checkpoint.build_encoder(progress=progress)
         self.preprocessing = encoder.preprocessing
         self.grid = encoder.grid
         self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
         self.encodes_in_torch = isinstance(self._engine, TorchEngine)
         self.decoder = checkpoint.build_decoder().to(self.device)
+
+    def __repr__(self) -> str:
+        rows, columns = self.grid
+        mode = self._checkpoint.attention.mode
+        return f"Captioner({self.name or self.digest!r}, attention={mode}, grid={rows}x{columns}, device={self.device})"
+
+    def __reduce__(self) -> tuple[Callable[..., Captioner], tuple[Checkpoint, dict[str, Any]]]:
+        return _rebuild, (self._checkpoint, {**self._engine_settings, "device": self.device, "name": self.name})
 
     # A text is a sequence of texts too; it is one image.
     @overload
@@ -156,6 +165,10 @@ class Captioner:
         ]
 
 
+def _rebuild(checkpoint: Checkpoint, settings: dict[str, Any]) -> Captioner:
+    return Captioner(checkpoint, **settings)
+
+
 def load(
     model: str | os.PathLike[str] | None = None,
     *,
@@ -188,6 +201,28 @@ def make_caption(hypothesis: Hypothesis, vocabulary: Vocabulary, geometry: Geome
 
 
 def caption_images(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    model: Captioner | str | os.PathLike[str] | None = None,
+    *,
+    recursive: bool = False,
+    n_best: int | None = None,
+    **settings: Unpack[CaptionSettings],
+) -> Iterator[Result]:
+    """Caption the images in files, folders, tar archives and by glob patterns; yield a `Result` of each, in order.
+
+    A result has the image's `name` and its `captions`, the best first, or the `error` that left it without: an image
+    that cannot be read stops nothing. Images are found, read and captioned as results are taken, so that memory does
+    not grow with the collection. Folders are searched for images, `recursive` with their subfolders. The `model` is a
+    loaded one, or what `load` takes; `n_best` and the settings are those of `Captioner.caption`.
+    """
+    options = make_options(n_best=n_best, **settings)
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    captioner = model if isinstance(model, Captioner) else load(model)
+    sources = find_sources(expand_patterns(os.fspath(path) for path in given), recursive=recursive)
+    return caption_sources(captioner, sources, options)
+
+
+def caption_sources(
     model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None
 ) -> Iterator[Result]:
     """Yield what comes of each image, in order; sources are taken as they are needed, in the caller's thread.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
-from captioner.captioning.captioner import Captioner, caption_images
+from captioner.captioning.captioner import Captioner, caption_sources
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
@@ -94,12 +94,12 @@ def caption_into(
 
 
 def _meet(meeting: Callable[[], Found]) -> Found:
-    """Return what comes of meeting the other processes; raise ValueError where one is no more."""
+    """Return what comes of meeting the other processes; raise ValueError where one was killed."""
     try:
         return meeting()
     except RuntimeError as error:
         first = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"another process has ended early; the same command resumes ({first})") from None
+        raise ValueError(f"another process ended early; run the same command again to resume ({first})") from None
 
 
 def _derive(out: Path, output: OutputOptions) -> None:
@@ -146,7 +146,7 @@ class _Run:
     def caption(self, sources: Iterable[Source]) -> None:
         """Caption what is not done, and record it."""
         started = time.monotonic()
-        results = caption_images(self.model, self._pending(sources), self.options)
+        results = caption_sources(self.model, self._pending(sources), self.options)
         for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
                 self.folder.add_caption(caption_record(result.name, result.captions, self.origin))

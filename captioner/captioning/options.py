@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
 from captioner.captioning.outputs import FORMATS
 from captioner.model.config import SearchConfig
+from captioner.model.search_settings import Setting, check_settings, setting, settings_of
 
 EXISTING = ("skip", "overwrite", "error")
-_OF_BEAMS, _OF_SAMPLES = ("beam", "groups", "diversity"), ("temperature", "top_k", "top_p")
 
 
 class CaptionSettings(TypedDict, total=False):
-    """What a caller may give beside the images; what it means is told by `SearchConfig` and `CaptionOptions`."""
+    """The keywords of a Python call, for type checkers: `sample`, and `SETTINGS` without `n_best` and `workers`."""
 
     beam: int | None
     groups: int | None
+    diversity: float | None
     sample: bool
     temperature: float | None
     top_k: int | None
@@ -34,31 +36,32 @@ class CaptionSettings(TypedDict, total=False):
 class CaptionOptions:
     """How images are captioned: the search, how many captions of each, and how many images at a time.
 
-    A `batch_size` or number of `workers` (decoding threads) of None is chosen by the program; neither changes what is
-    said. The `seed` is that of sampling: with an image's name or place it decides what is drawn for it.
+    A `batch_size` or number of `workers` of None is chosen by the program; neither changes what is said. The `seed`
+    decides, with an image's name or place, what is drawn for it.
     """
 
     search: SearchConfig = field(default_factory=SearchConfig)
-    n_best: int = 1
-    seed: int = 0
-    batch_size: int | None = None
-    workers: int | None = None
+    n_best: int = setting(1, "give the N best captions of each image", least=1, served=(1, 20))
+    seed: int = setting(0, "seed of the samples", "SEED", method="sample", served=(-(2**63), 2**63 - 1))
+    batch_size: int | None = setting(None, "caption N images at a time (default: chosen automatically)", least=1)
+    workers: int | None = setting(None, "decode images in N threads (default: one per core)", least=1)
 
     def __post_init__(self) -> None:
-        for name in ("n_best", "batch_size", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        check_settings("", self)
         if self.search.method == "beam" and self.n_best > self.search.beam:
             raise ValueError(f"n_best is {self.n_best}; a beam of {self.search.beam} gives at most {self.search.beam}")
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides what is said, in plain values for JSON."""
-        unused = _OF_SAMPLES if self.search.method == "beam" else _OF_BEAMS
-        settings = {name: value for name, value in asdict(self.search).items() if name not in unused}
-        if self.search.method == "beam" and self.search.groups == 1:
+        method, about = self.search.method, settings_of(SearchConfig)
+        settings = {
+            name: value
+            for name, value in asdict(self.search).items()
+            if name not in about or about[name].method in (None, method)
+        }
+        if method == "beam" and self.search.groups == 1:
             del settings["groups"], settings["diversity"]
-        if self.search.method == "sample":
+        if method == "sample":
             settings["seed"] = self.seed
         return {**settings, "n_best": self.n_best}
 
@@ -67,45 +70,34 @@ class CaptionOptions:
         return int.from_bytes(hashlib.blake2b(image, key=str(self.seed).encode(), digest_size=8).digest(), "big") >> 1
 
 
+# All that a caller may set, beside `sample`: from these the command line and the HTTP API are made.
+SETTINGS: Mapping[str, Setting] = {**settings_of(SearchConfig), **settings_of(CaptionOptions)}
+
+
 def make_options(
     *,
-    n_best: int | None = None,
-    beam: int | None = None,
-    groups: int | None = None,
     sample: bool = False,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    n_best: int | None = None,
     seed: int | None = None,
-    length_power: float | None = None,
-    minimum_length: int | None = None,
-    maximum_length: int | None = None,
-    no_repeat: int | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
+    **search: float | None,
 ) -> CaptionOptions:
     """Return options with some settings given; None is the default, a beam wide enough for `n_best` in `groups`.
 
-    Settings of a beam do not go with `sample`, nor those of samples without.
+    Settings of a beam do not apply to samples, nor those of samples to a beam.
     """
-    of_beams = {"beam": beam, "groups": groups}
-    of_samples = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    idle = next((name for name, value in (of_beams if sample else of_samples).items() if value is not None), None)
-    if idle is not None:
-        raise ValueError(f"{idle} {'does not go with sample' if sample else 'goes with sample only'}")
-    if beam is None and not sample:
-        wanted, parts = max(SearchConfig.beam, n_best or 1), max(groups or 1, 1)
-        of_beams["beam"] = -(-wanted // parts) * parts
-    of_both = {
-        "length_power": length_power,
-        "minimum_length": minimum_length,
-        "maximum_length": maximum_length,
-        "no_repeat": no_repeat,
-    }
-    given = {**of_beams, **of_samples, **of_both, "method": "sample" if sample else "beam"}
-    del given["seed"]
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return CaptionOptions(SearchConfig(**settings), 1 if n_best is None else n_best, seed or 0, batch_size, workers)
+    method = "sample" if sample else "beam"
+    given: dict[str, Any] = {name: value for name, value in search.items() if value is not None}
+    for name in (*given, *(["seed"] if seed is not None else [])):
+        if name in SETTINGS and SETTINGS[name].method not in (None, method):
+            raise ValueError(f"{name} {'does not apply to sampling' if sample else 'applies to sampling only'}")
+    if not sample and "beam" not in given:
+        wanted, groups = max(SearchConfig.beam, n_best or 1), max(given.get("groups", 1), 1)
+        given["beam"] = -(-wanted // groups) * groups
+    return CaptionOptions(
+        SearchConfig(method, **given), 1 if n_best is None else n_best, seed or 0, batch_size, workers
+    )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The folder that a collection's captions go to, written by one process or several at a time.
 
-captions.jsonl        the record: one line an image, added as they come
+captions.jsonl        the record: one line per image, added as they come
 errors.jsonl          the images that could not be captioned, and why
 captions.csv, captions-coco.json, txt/, overlays/, gallery.html    derived, on request
 parts/                what several processes have found, until the first of them puts it together
@@ -80,7 +80,8 @@ class OutputFolder:
                     foreign[key] = difference
         if foreign and existing == "skip":
             raise ValueError(
-                f"{self.path / CAPTIONS} has captions {next(iter(foreign.values()))}; name another folder, or overwrite"
+                f"{self.path / CAPTIONS} has captions {next(iter(foreign.values()))}; "
+                "choose another folder, or overwrite them"
             )
         return known
 
@@ -117,7 +118,7 @@ class OutputFolder:
         self.captions = self.errors = None
 
     def wait_for_others(self) -> None:
-        """Wait until no other process adds to its part, because it has finished or is no more."""
+        """Wait until no other process adds to its part, because it has finished or was killed."""
         for rank in range(self.count if self.count > 1 else 0):
             with self._part(CAPTIONS, rank).open("rb") as part:
                 while not try_lock(part, shared=True):

@@ -1,4 +1,4 @@
-"""Captions and failures as lines of JSON, one an image, added as they come.
+"""Captions and failures as lines of JSON, one per image, added as they come, and captions read back from them.
 
 A file of records may be cut off at any moment: a line is there when its newline is, and what follows the last newline
 is cut off before more is added. Where an image has several lines, the last one counts.
@@ -24,6 +24,7 @@ from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
 Record = dict[str, Any]
 CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"
 SYNC_SECONDS = 1.0
+_RETIRED = {"unknown": False}  # settings of earlier versions that nobody could set, by their only values
 # JSON may hold these as they are, but many programs take them for ends of lines.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
@@ -39,9 +40,12 @@ class Origin:
     def difference(self, record: Record) -> str | None:
         """Return in what a record is another than this origin makes, None where it is not."""
         if record.get("model") != self.model:
-            return f"by the model {record.get('model')}, not {self.model}"
+            return f"by another model ({record.get('model')}, not {self.model})"
         search = record.get("search")
-        search = search if isinstance(search, dict) else {}
+        search = {**search} if isinstance(search, dict) else {}
+        for name, value in _RETIRED.items():
+            if name not in self.search and search.get(name) == value:
+                del search[name]
         for name in {**search, **self.search}:
             if search.get(name) != self.search.get(name):
                 return f"with {name} {search.get(name)}, not {self.search.get(name)}"
@@ -111,7 +115,7 @@ def read_lines(path: Path) -> Iterator[Line]:
                 name = record_name(record)
                 os.fsencode(name)
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise ValueError(f"{path}:{number} is damaged: it is no record; remove that line to go on") from None
+                raise ValueError(f"{path}:{number} is damaged: not a record; remove that line to continue") from None
             yield Line(name, record, offset, len(line))
             offset += len(line)
 
@@ -144,7 +148,7 @@ class RecordFile:
 def refuse_link(path: Path) -> None:
     """Raise ValueError where a file to be written is a symlink, which may lead anywhere."""
     if path.is_symlink():
-        raise ValueError(f"{path} is a symlink; remove it, for nothing is written outside its folder")
+        raise ValueError(f"{path} is a symlink, which may lead out of its folder; remove it")
 
 
 def _whole_length(path: Path) -> int:
@@ -218,7 +222,7 @@ def recorded_images(path: Path) -> Iterator[tuple[Source, Record]]:
     Images are looked for under their names, which are paths as they were given: relative ones from the current folder.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is no file of records, such as captions.jsonl")
+        raise ValueError(f"{path} is not a file of records such as captions.jsonl")
     last = {name_key(line.name): line.offset for line in read_lines(path)}
     archives: dict[str, dict[str, Source]] = {}
     for line in read_lines(path):

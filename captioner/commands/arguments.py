@@ -1,52 +1,140 @@
-"""What several commands share: their arguments, what they say, and progress bars."""
+"""What several commands share: their arguments, the error of wrong usage, what they say, and progress bars."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
+from captioner.files import printable
 from captioner.images.preprocessing import FITS
-from captioner.model.config import WEIGHTS, EncoderConfig
+from captioner.model.bundled import DEFAULT
+from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
 from captioner.model.extensions import allow
+from captioner.model.search_settings import settings_of
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner
     from captioner.datasets.dataset import CaptionDataset
 
 
+class UsageError(ValueError):
+    """Arguments that are wrong, alone or together, whatever files there are: exit code 2."""
+
+
+@contextmanager
+def checking_usage() -> Iterator[None]:
+    """Turn the ValueError of a setting that is refused into one of wrong usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises `UsageError`, so that wrong usage is one line, whoever finds it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
 def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
     """Add a subcommand that `run` carries out, with `text` for its help."""
     description = text[0].upper() + text[1:] + "."
     parser = commands.add_parser(name, help=text, description=description, formatter_class=HelpFormatter)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Show the default of every option that has one, unless its help tells it in words."""
+    """Show the default of every option that has one, unless its help tells it in words, and break no name in two."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        told = "default:" in (action.help or "") or action.default in (None, False, argparse.SUPPRESS)
-        return (action.help or "") if told else f"{action.help} (default: %(default)s)"
+        told = "default:" in (action.help or "") or "the default" in (action.help or "")
+        has_none = action.default is None or action.default is False or action.default in ([], (), argparse.SUPPRESS)
+        return (action.help or "") if told or has_none else f"{action.help} (default: %(default)s)"
+
+
+def add_setting(group: Any, name: str) -> None:
+    """Add one of the settings of captioning."""
+    about = SETTINGS[name]
+
+    def read(text: str) -> float:
+        try:
+            return about.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is refused; {error}") from None
+
+    default = "" if about.default is None else f" (default: {about.default:g})"
+    group.add_argument(f"--{name.replace('_', '-')}", type=read, metavar=about.metavar, help=about.help + default)
+
+
+def add_search_arguments(group: Any) -> None:
+    """Add all settings of a search but its seed and how many captions it gives."""
+    of_samples = [name for name, about in settings_of(SearchConfig).items() if about.method == "sample"]
+    for name in settings_of(SearchConfig):
+        if name not in of_samples:
+            add_setting(group, name)
+    group.add_argument("--sample", action="store_true", help="draw words at random instead of following a beam")
+    for name in of_samples:
+        add_setting(group, name)
+
+
+def read_search(options: argparse.Namespace) -> CaptionOptions:
+    """Return what the arguments ask for; a seed counts for samples only, and may mean something else to the command."""
+    given = {name: getattr(options, name, None) for name in SETTINGS}
+    if not options.sample:
+        given["seed"] = None
+    with checking_usage():
+        return make_options(sample=options.sample, **given)
 
 
 def add_dataset_arguments(parser: Any) -> None:
     """Add DATA and how it is read."""
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the data set")
     add_reading_arguments(parser)
-    parser.add_argument("--seed", type=int, help="of the split that is made where the data has none (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of the split, for data that comes without one (default: 0)")
 
 
 def add_reading_arguments(parser: Any) -> None:
     """Add how a data set is read."""
-    parser.add_argument("--format", help="its format, when it is not recognised (default: recognise)")
-    parser.add_argument("--restval-to-train", action="store_true", help="join Karpathy's restval images to train")
-    parser.add_argument("--tolerance", type=float, default=0.01, help="share of bad lines or images to put up with")
+    parser.add_argument(
+        "--format", type=_data_format, metavar="NAME", help="format of the data set (default: recognised by its files)"
+    )
+    parser.add_argument(
+        "--restval-to-train", action="store_true", help="count Karpathy's restval images as training images"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_share,
+        default=0.01,
+        metavar="SHARE",
+        help="accept data of which this share of lines or images is unusable",
+    )
+
+
+def _data_format(text: str) -> str:
+    from captioner.datasets.dataset import FORMATS
+
+    if text not in FORMATS:
+        raise argparse.ArgumentTypeError(f"unknown format {text!r}; choose from {', '.join(FORMATS)}")
+    return text
+
+
+def _share(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+    return float(text)
 
 
 def read_dataset(options: argparse.Namespace) -> CaptionDataset:
@@ -66,18 +154,26 @@ def add_encoder_arguments(parser: Any) -> None:
     """Add a group of options that name an encoder."""
     group = parser.add_argument_group("encoder")
     default = EncoderConfig()
-    group.add_argument("--encoder", metavar="NAME", default=default.name, help="its name, see `captioner encoders`")
-    group.add_argument("--size", metavar="S", type=positive, help="side of its input in pixels (default: its own)")
-    group.add_argument("--layer", metavar="strideN", help="a finer layer, such as stride16 (default: its last)")
-    group.add_argument("--fit", choices=FITS, help="how an image becomes a square (default: squash)")
-    known = ", ".join(WEIGHTS)
-    group.add_argument("--weights", metavar="W", default=default.weights, help=f"{known}, or a safetensors file")
+    group.add_argument(
+        "--encoder", metavar="NAME", default=default.name, help="name of the encoder, see `captioner encoders`"
+    )
+    group.add_argument(
+        "--size", metavar="S", type=positive, help="side of its input in pixels (default: the encoder's own)"
+    )
+    group.add_argument(
+        "--layer", metavar="strideN", help="the layer that gives regions, such as stride16 (default: last)"
+    )
+    group.add_argument("--fit", choices=FITS, help="make images square by cropping or squashing (default: squash)")
+    group.add_argument(
+        "--weights", metavar="W", default=default.weights, help=f"{', '.join(WEIGHTS)}, or a safetensors file"
+    )
 
 
 def encoder_config(options: argparse.Namespace) -> EncoderConfig:
     """Return the encoder's settings that the arguments give; a module outside of captioner may be named in them."""
     allow(options.encoder)
-    return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
+    with checking_usage():
+        return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
 
 
 @contextmanager
@@ -96,8 +192,31 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
         yield show
 
 
-def own_cores() -> int:
-    """Return how many cores this process has, beside others that torchrun has started on this machine."""
+def add_model_argument(parser: Any, *, several: str | None = None, default: str = DEFAULT) -> None:
+    """Add --model, which `several` tells how to give more than once."""
+    parser.add_argument(
+        "--model",
+        action="append" if several else "store",
+        metavar="NAME",
+        help=f"bundled model or checkpoint folder{f'; {several}' if several else ''} (default: {default})",
+    )
+
+
+def add_device_argument(parser: Any) -> None:
+    """Add --device."""
+    parser.add_argument("--device", default="auto", help="where to compute: auto, cpu, cuda, cuda:1 or mps")
+
+
+def read_device(options: argparse.Namespace) -> str:
+    """Return the device that the arguments name, for this process."""
+    from captioner.processes import choose_process_device
+
+    with checking_usage():
+        return choose_process_device(options.device)
+
+
+def cores_per_process() -> int:
+    """Return this process's share of the cores, beside others that torchrun has started on this machine."""
     from captioner.threads import available_cores
 
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -111,11 +230,17 @@ def search_beside_encoding(model: Captioner) -> None:
         set_num_threads(1)
 
 
+def no_images(paths: Sequence[str], *, recursive: bool) -> ValueError:
+    """Return the error that there is nothing to do."""
+    hint = "" if recursive else "; --recursive searches subfolders too"
+    return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}")
+
+
 def positive(text: str) -> int:
     """Read a whole number of at least 1."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text} is refused; it must be at least 1")
     return number
 
 

@@ -17,15 +17,21 @@ from captioner.captioning.options import EXISTING, CaptionOptions, OutputOptions
 from captioner.captioning.outputs import FORMATS
 from captioner.captioning.records import CAPTIONS, read_lines
 from captioner.commands.arguments import (
+    UsageError,
     add_command,
+    add_device_argument,
+    add_model_argument,
+    add_search_arguments,
+    add_setting,
     complain,
-    own_cores,
-    positive,
+    cores_per_process,
+    no_images,
     progress_bar,
+    read_device,
+    read_search,
     say,
     search_beside_encoding,
 )
-from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, read_list
@@ -46,50 +52,55 @@ def add_caption(commands: Any) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="images, folders, tar archives, glob patterns, or - for a list of them on standard input",
+        help="images, folders, tar archives or glob patterns; - reads a list of them from standard input",
     )
-    parser.add_argument("--recursive", action="store_true", help="look into subfolders too")
-    parser.add_argument("-0", "--null", action="store_true", help="the list has a NUL after each path, not a newline")
-    parser.add_argument("--model", metavar="NAME", help="a bundled model or a checkpoint folder (default: the bundled)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--batch-size", type=_automatic, default="auto", metavar="N", help="images at a time")
-    parser.add_argument("--workers", type=positive, metavar="N", help="decoding threads (default: one a core)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar; without --out, no summary")
+    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
+    parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
+    add_model_argument(parser)
+    add_device_argument(parser)
+    add_setting(parser, "batch_size")
+    add_setting(parser, "workers")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar and, without --out, no summary")
     searching = parser.add_argument_group("search")
-    searching.add_argument("--n-best", type=positive, metavar="N", help="captions of each image (default: 1)")
+    add_setting(searching, "n_best")
     add_search_arguments(searching)
-    searching.add_argument("--seed", type=int, help="of samples (default: 0)")
+    add_setting(searching, "seed")
     _add_output_arguments(parser.add_argument_group("output"))
 
 
 def _add_output_arguments(group: Any) -> None:
-    group.add_argument("--out", type=Path, metavar="DIR", help="folder of the captions (default: print them)")
+    group.add_argument("--out", type=Path, metavar="DIR", help="write captions into this folder (default: print them)")
     group.add_argument(
-        "--format", type=_formats, default="jsonl", metavar="F,...", help=f"any of {', '.join(FORMATS)}; always jsonl"
+        "--format",
+        type=_formats,
+        default="jsonl",
+        metavar="F,...",
+        help=f"formats to write, any of {', '.join(FORMATS)}; jsonl is always written",
     )
-    group.add_argument("--existing", choices=EXISTING, default="skip", help="what becomes of captions in DIR")
-    group.add_argument("--attention", action="store_true", help="put the attention of each word into the record")
-    group.add_argument("--overlays", action="store_true", help="draw where each word looked, into DIR/overlays")
-    group.add_argument("--gallery", action="store_true", help="a page to explore all captions in DIR, gallery.html")
-    group.add_argument("--beside", action="store_true", help="also write a text file beside each image")
-
-
-def _automatic(text: str) -> int | None:
-    return None if text == "auto" else positive(text)
+    group.add_argument(
+        "--existing",
+        choices=EXISTING,
+        default="skip",
+        help="images that have captions in DIR already: keep those, replace them, or stop",
+    )
+    group.add_argument("--attention", action="store_true", help="also record the attention of each word")
+    group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
+    group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
+    group.add_argument("--beside", action="store_true", help="also write a text file next to each image")
 
 
 def _formats(text: str) -> tuple[str, ...]:
     formats = tuple(part.strip() for part in text.split(","))
     if unknown := next((format for format in formats if format not in FORMATS), None):
-        raise argparse.ArgumentTypeError(f"{unknown!r} is no format; choose from {', '.join(FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{unknown!r} is not a format; choose from {', '.join(FORMATS)}")
     return formats
 
 
 def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
-        raise ValueError("seed goes with sample only")
-    captioning = read_search(options, n_best=options.n_best, workers=options.workers)
+        raise UsageError("--seed needs --sample")
+    captioning = read_search(options)
     output = OutputOptions(
         options.format,
         options.existing,
@@ -100,11 +111,9 @@ def run_caption(options: argparse.Namespace) -> int:
     folder = find_model(options.model)
     collection = _Collection(options)
     from captioner.captioning.captioner import load
-    from captioner.processes import choose_own_device
 
-    threads = own_cores()
-    device = choose_own_device(options.device)
-    model = load(folder, device=device, threads=threads, progress=not options.quiet)
+    threads = cores_per_process()
+    model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
@@ -113,14 +122,14 @@ def run_caption(options: argparse.Namespace) -> int:
 
 
 def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
-    """Raise ValueError where what is asked for needs a folder, or cannot be shared."""
+    """Raise UsageError where what is asked for needs a folder, or cannot be shared."""
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several and LIST in options.paths:
-        raise ValueError("a list on standard input reaches one process only; name files or folders")
+        raise UsageError("only one process can read standard input; name files or folders instead")
     if options.out:
         return
     if several:
-        raise ValueError("several processes need --out DIR to put their captions together")
+        raise UsageError("several processes need --out DIR, the folder that they write to")
     wanted = {
         "--format": output.formats != ("jsonl",),
         "--existing": output.existing != "skip",
@@ -130,7 +139,7 @@ def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
         "--beside": output.beside,
     }
     if name := next((name for name, given in wanted.items() if given), None):
-        raise ValueError(f"{name} needs --out DIR, the folder of the record")
+        raise UsageError(f"{name} needs --out DIR, the folder to write to")
 
 
 class _Collection:
@@ -153,20 +162,19 @@ class _Collection:
     def check_found(self, found: int) -> None:
         """Raise ValueError where there is nothing."""
         if not found:
-            hint = "" if self.options.recursive else "; --recursive looks into subfolders too"
-            raise ValueError(f"no images in {', '.join(map(printable, self.options.paths))}{hint}")
+            raise no_images(self.options.paths, recursive=self.options.recursive)
 
 
 def _print_table(
     options: argparse.Namespace, model: Captioner, collection: _Collection, captioning: CaptionOptions
 ) -> int:
-    from captioner.captioning.captioner import caption_images
+    from captioner.captioning.captioner import caption_sources
 
     started = time.monotonic()
     captioned = failed = 0
     # A terminal that shows the captions needs no bar.
     with _Screen(collection, quiet=options.quiet or sys.stdout.isatty()) as screen:
-        for result in caption_images(model, collection, captioning):
+        for result in caption_sources(model, collection, captioning):
             captioned += result.error is None
             failed += result.error is not None
             screen.show_error(result)
@@ -244,7 +252,7 @@ def _print(line: str) -> None:
 
 
 def _summary(captioned: int, skipped: int, failed: int, seconds: float) -> str:
-    rate = f" ({captioned / seconds:.1f} a second)" if captioned else ""
+    rate = f" ({captioned / seconds:.1f} per second)" if captioned else ""
     return f"{captioned:,} captioned{rate}, {skipped:,} skipped, {failed:,} failed"
 
 

@@ -11,12 +11,15 @@ from typing import Any
 from captioner.commands.arguments import (
     add_command,
     add_dataset_arguments,
+    add_device_argument,
     add_encoder_arguments,
+    add_setting,
     complain,
     encoder_config,
     positive,
     progress_bar,
     read_dataset,
+    read_device,
     say,
 )
 from captioner.model.config import ENGINES
@@ -26,9 +29,11 @@ def add_describe(commands: Any) -> None:
     """Add `captioner describe`."""
     parser = add_command(commands, "describe", run_describe, "count and check the images and captions of a data set")
     add_dataset_arguments(parser)
-    parser.add_argument("--min-count", type=int, default=5, help="how often a word must occur to be in the vocabulary")
+    parser.add_argument(
+        "--min-count", type=positive, default=5, metavar="N", help="vocabulary: words that occur at least N times"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a report")
-    parser.add_argument("--histogram", type=Path, metavar="PNG", help="also draw the caption lengths into this file")
+    parser.add_argument("--histogram", type=Path, metavar="PNG", help="also draw a histogram of caption lengths")
 
 
 def run_describe(options: argparse.Namespace) -> int:
@@ -51,15 +56,16 @@ def add_features(commands: Any) -> None:
     add_encoder_arguments(parser)
     parser.add_argument("--split", help="encode only this split (default: all)")
     parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")
-    parser.add_argument("--out", type=Path, help="folder of the caches (default: features/NAME-OF-DATA)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the caches (default: features/NAME-OF-DATA)")
     parser.add_argument("--engine", choices=ENGINES, default="auto", help="what runs the encoder")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--workers", type=positive, metavar="N", help="decoding threads (default: one a core)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_device_argument(parser)
+    add_setting(parser, "workers")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def run_features(options: argparse.Namespace) -> int:
     """Fill the region caches of a data set, plain and mirrored."""
+    config = encoder_config(options)
     dataset = read_dataset(options)
     for note in dataset.notes:
         say(note)
@@ -67,7 +73,8 @@ def run_features(options: argparse.Namespace) -> int:
     from captioner.model.encoders.encoder import load_encoder
     from captioner.model.encoders.fill_cache import fill_cache
 
-    encoder = load_encoder(encoder_config(options), progress=not options.quiet)
+    encoder = load_encoder(config, progress=not options.quiet)
+    device = read_device(options)
     root = options.out or Path("features") / dataset.root.resolve().name
     failed = False
     for flip in (False, True) if options.flips else (False,):
@@ -79,7 +86,7 @@ def run_features(options: argparse.Namespace) -> int:
                 encoder,
                 flip=flip,
                 engine=options.engine,
-                device=options.device,
+                device=device,
                 workers=options.workers,
                 progress=progress,
             )
@@ -87,6 +94,6 @@ def run_features(options: argparse.Namespace) -> int:
             complain(reason)
         failed |= bool(report.refused)
         rate = report.encoded / (time.monotonic() - started)
-        done = f"{report.encoded:,} encoded ({rate:.1f} a second)" if report.encoded else "nothing to encode"
-        print(f"{folder}: {done}, {report.skipped:,} there already, {len(report.refused):,} refused")
+        done = f"{report.encoded:,} encoded ({rate:.1f} per second)" if report.encoded else "nothing to encode"
+        print(f"{folder}: {done}, {report.skipped:,} encoded before, {len(report.refused):,} refused")
     return int(failed)

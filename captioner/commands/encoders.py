@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command, add_encoder_arguments, complain, encoder_config, say
+from captioner.commands.arguments import add_command, add_encoder_arguments, complain, encoder_config, no_images, say
 from captioner.files import printable
 from captioner.images.finding import find_images
 from captioner.images.opening import ImageError, open_image
@@ -15,22 +15,23 @@ from captioner.images.opening import ImageError, open_image
 
 def add_inspect(commands: Any) -> None:
     """Add `captioner inspect`."""
-    parser = add_command(commands, "inspect", run_inspect, "show the regions and the class that the encoder sees")
+    parser = add_command(commands, "inspect", run_inspect, "show the regions and the classes that an encoder sees")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="images or folders of images")
-    parser.add_argument("--recursive", action="store_true", help="look into subfolders too")
+    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     add_encoder_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="also draw a figure of each image into this folder")
 
 
 def run_inspect(options: argparse.Namespace) -> int:
     """Print the geometry and ImageNet classes of images; draw them on request."""
+    config = encoder_config(options)
     paths = list(find_images(options.paths, recursive=options.recursive))
     if not paths:
-        raise ValueError(f"no images in {', '.join(str(path) for path in options.paths)}")
+        raise no_images([str(path) for path in options.paths], recursive=options.recursive)
     from captioner.model.encoders.encoder import load_encoder
     from captioner.model.encoders.inspection import draw_inspection, inspect_images
 
-    encoder = load_encoder(encoder_config(options), progress=True)
+    encoder = load_encoder(config, progress=True)
     failed = False
     names = _distinct_names(paths)
     for path, name, seen in zip(paths, names, inspect_images(paths, encoder), strict=True):
@@ -46,7 +47,7 @@ def run_inspect(options: argparse.Namespace) -> int:
             options.out.mkdir(parents=True, exist_ok=True)
             draw_inspection(open_image(path), seen).savefig(options.out / name, dpi=150)
     if options.out:
-        say(f"the figures are in {options.out}/: the regions of each image, and the evidence for its class")
+        say(f"figures of the regions, and of the evidence for the class, are in {options.out}/")
     return int(failed)
 
 
@@ -67,11 +68,11 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
 
 def add_encoders(commands: Any) -> None:
     """Add `captioner encoders`."""
-    add_command(commands, "encoders", run_encoders, "list the encoders that can be named")
+    add_command(commands, "encoders", run_encoders, "list the encoders")
 
 
 def run_encoders(_: argparse.Namespace) -> int:
-    """Print the names of encoders, one a line."""
+    """Print the names of encoders, one per line."""
     from captioner.model.encoders.backbones import names
 
     print("\n".join([*names(), "timm/NAME"]))

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.options import EXISTING, CaptionSettings
 from captioner.commands.arguments import (
+    UsageError,
     add_command,
+    add_device_argument,
     add_reading_arguments,
+    add_search_arguments,
+    add_setting,
     complain,
-    own_cores,
+    cores_per_process,
     positive,
     progress_bar,
+    read_device,
+    read_search,
     say,
     search_beside_encoding,
 )
-from captioner.commands.search_arguments import add_search_arguments, read_search
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
 
@@ -33,27 +38,32 @@ def add_evaluate(commands: Any) -> None:
     parser = add_command(commands, "evaluate", run_evaluate, "score models, or captions of others, on a data set")
     parser.usage = "captioner evaluate [MODEL ...] DATA --out DIR [options]"
     parser.add_argument(
-        "paths", nargs="+", metavar="MODEL ... DATA", help="bundled models or checkpoint folders, then the data set's"
+        "paths", nargs="+", metavar="MODEL ... DATA", help="bundled models or checkpoint folders, then the data set"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of everything that is found")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="also write a page with figures, to be sent, there")
-    parser.add_argument("--split", default="test", help="the images to caption")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for captions, scores and tables")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="also write a report to share, a page with figures")
+    parser.add_argument("--split", default="test", help="split of the data set to caption and score")
     parser.add_argument(
         "--results",
         type=Path,
         action="append",
         metavar="JSON",
-        help="captions of others to score, as COCO results; may be given several times",
+        help="score these captions, too: a file of COCO results; may be given several times",
     )
     parser.add_argument("--human", action="store_true", help="also score the references against each other")
-    parser.add_argument("--limit", type=positive, metavar="N", help="only N images, spread over the split")
-    parser.add_argument("--features", type=Path, metavar="DIR", help="region caches to read where they fit a model")
-    parser.add_argument("--existing", choices=EXISTING, default="skip", help="what becomes of captions in DIR")
-    parser.add_argument("--resamples", type=positive, default=RESAMPLES, metavar="R", help="of the bootstrap")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap, and of --sample (default: 0)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--batch-size", type=positive, metavar="N", help="images at a time (default: chosen)")
-    parser.add_argument("--quiet", action="store_true", help="nothing on stderr but what is wrong")
+    parser.add_argument("--limit", type=positive, metavar="N", help="take only N images, spread over the split")
+    parser.add_argument("--features", type=Path, metavar="DIR", help="read regions from caches here that fit a model")
+    parser.add_argument(
+        "--existing",
+        choices=EXISTING,
+        default="skip",
+        help="images that have captions in DIR already: keep those, replace them, or stop",
+    )
+    parser.add_argument("--resamples", type=positive, default=RESAMPLES, metavar="N", help="resamples of the bootstrap")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap and of samples")
+    add_device_argument(parser)
+    add_setting(parser, "batch_size")
+    parser.add_argument("--quiet", action="store_true", help="print only errors on stderr")
     add_search_arguments(parser.add_argument_group("search"))
     add_reading_arguments(parser.add_argument_group("data set"))
 
@@ -62,14 +72,17 @@ def run_evaluate(options: argparse.Namespace) -> int:
     """Evaluate and print the table; the files are written into a folder."""
     read_search(options)  # refuses a setting before torch has loaded
     *names, data = options.paths
+    if not names and not options.results and not options.human:
+        raise UsageError("there is nothing to evaluate; name a model before the data set, or give --results or --human")
     folders = [find_model(name) for name in names]
+    device = read_device(options)
     from captioner.datasets.dataset import load_dataset
     from captioner.evaluation.evaluate import evaluate
     from captioner.processes import joined_processes
 
     with joined_processes() as processes, _Shown(quiet=options.quiet or not processes.is_first) as shown:
         comparison = evaluate(
-            [_load(folder, options) for folder in folders],
+            [_load(folder, device, options) for folder in folders],
             load_dataset(data, options.format, restval_to_train=options.restval_to_train, tolerance=options.tolerance),
             options.split,
             options.out,
@@ -80,7 +93,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
             limit=options.limit,
             existing=options.existing,
             resamples=options.resamples,
-            workers=own_cores(),
+            workers=cores_per_process(),
             processes=processes,
             progress=shown.progress,
             listen=_complain_of,
@@ -100,12 +113,10 @@ def _search_settings(options: argparse.Namespace) -> CaptionSettings:
     return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
 
 
-def _load(folder: Path, options: argparse.Namespace) -> Captioner:
+def _load(folder: Path, device: str, options: argparse.Namespace) -> Captioner:
     from captioner.captioning.captioner import load
-    from captioner.processes import choose_own_device
 
-    device = choose_own_device(options.device)
-    model = load(folder, device=device, threads=own_cores(), progress=not options.quiet)
+    model = load(folder, device=device, threads=cores_per_process(), progress=not options.quiet)
     search_beside_encoding(model)
     return model
 

@@ -1,4 +1,4 @@
-"""`captioner models` and `captioner export`: what models there are, and making one ready to hand on."""
+"""`captioner models` and `captioner export`: which models there are, and one made ready to share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.commands.arguments import add_command
-from captioner.evaluation.text_tables import ABSENT, Table
+from captioner.evaluation.tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 
 COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}
@@ -16,7 +16,7 @@ COLUMNS = {"bleu1": "BLEU-1", "bleu4": "BLEU-4", "meteor": "METEOR", "cider": "C
 def add_models(commands: Any) -> None:
     """Add `captioner models`."""
     parser = add_command(commands, "models", run_models, "list the bundled models, or those named, with their scores")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="folders of models (default: the bundled ones)")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or folders of models (default: all bundled)")
 
 
 def run_models(options: argparse.Namespace) -> int:
@@ -24,41 +24,41 @@ def run_models(options: argparse.Namespace) -> int:
     default = find_model() if bundled_models() else None
     folders = [find_model(model) for model in options.models or bundled_models()]
     if not folders:
-        find_model()  # says how to come by one
+        find_model()  # says how to get one
     print("\n".join(_table([summarise(folder) for folder in folders], default)))
     return 0
 
 
 def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
     rows = [("model", "attention", "encoder", "words", "MB", "scored on", *COLUMNS.values())]
-    for own in models:
-        evaluation = own.evaluation or {"scores": {}, "protocol": None}
+    for model in models:
+        evaluation = model.evaluation or {"scores": {}, "protocol": None}
         protocol = evaluation["protocol"]
         rows.append(
             (
-                f"{own.name}{' *' if own.folder == default else ''}",
-                own.attention,
-                own.encoder,
-                f"{own.words:,}",
-                f"{own.size / 1e6:.1f}",
+                f"{model.name}{' *' if model.folder == default else ''}",
+                model.attention,
+                model.encoder,
+                f"{model.words:,}",
+                f"{model.size / 1e6:.1f}",
                 f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else ABSENT,
                 *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else ABSENT for key in COLUMNS),
             )
         )
     lines = Table(rows, wide=tuple(range(len(rows[0])))).to_text().split("\n")
-    return [*lines, "* the default"] if any(own.folder == default for own in models) else lines
+    return [*lines, "* the default"] if any(model.folder == default for model in models) else lines
 
 
 def add_export(commands: Any) -> None:
     """Add `captioner export`."""
-    parser = add_command(commands, "export", run_export, "make a trained model ready to hand on")
+    parser = add_command(commands, "export", run_export, "export a trained model, ready to share")
     parser.add_argument("model", metavar="MODEL", help="folder of a training run or a checkpoint")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder for the model, made if need be")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder for the exported model, created if needed")
     parser.add_argument(
-        "--scores", type=Path, metavar="JSON", help="metrics.json of `captioner evaluate` on this model, to go with it"
+        "--scores", type=Path, metavar="JSON", help="include the scores in this metrics.json of `captioner evaluate`"
     )
     parser.add_argument(
-        "--full-precision", action="store_true", help="leave the weights as they are, at twice the size"
+        "--full-precision", action="store_true", help="keep weights in full precision, at twice the size"
     )
 
 

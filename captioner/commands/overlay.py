@@ -12,13 +12,26 @@ from typing import TYPE_CHECKING, Any
 from captioner.captioning.caption import Result
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import CAPTIONS
-from captioner.commands.arguments import add_command, complain, positive, progress_bar
-from captioner.commands.search_arguments import add_search_arguments, read_search
+from captioner.commands.arguments import (
+    UsageError,
+    add_command,
+    add_device_argument,
+    add_model_argument,
+    add_search_arguments,
+    checking_usage,
+    complain,
+    no_images,
+    positive,
+    progress_bar,
+    read_device,
+    read_search,
+)
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
-from captioner.files import printable
 from captioner.images.finding import Source, expand_patterns, find_sources
 from captioner.model.bundled import distinct_names, find_model, model_name
+from captioner.model.config import SearchConfig
+from captioner.model.search_settings import settings_of
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner
@@ -28,33 +41,27 @@ def add_overlay(commands: Any) -> None:
     """Add `captioner overlay`."""
     parser = add_command(commands, "overlay", run_overlay, "draw where a model looked for each word")
     parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, tar archives or glob patterns")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the figures")
-    parser.add_argument("--recursive", action="store_true", help="look into subfolders too")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the figures")
+    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     parser.add_argument(
         "--from",
         dest="records",
         type=Path,
         action="append",
         metavar="FILE",
-        help="draw the captions.jsonl of `captioner caption --attention` instead; give two to compare them",
+        help="draw a captions.jsonl of `captioner caption --attention` instead; give two to compare them",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
     _add_model_arguments(parser.add_argument_group("model"))
     _add_figure_arguments(parser.add_argument_group("figures"))
 
 
 def _add_model_arguments(group: Any) -> None:
-    group.add_argument(
-        "--model",
-        dest="models",
-        action="append",
-        metavar="NAME",
-        help="a bundled model or a checkpoint folder (default: the bundled); give two to compare them",
-    )
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say this")
+    add_model_argument(group, several="give two to compare them")
+    add_device_argument(group)
+    group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say TEXT")
     add_search_arguments(group)
-    group.add_argument("--seed", type=int, default=0, help="of sampled words and looks")
+    group.add_argument("--seed", type=int, default=0, help="seed of sampled words and of sampled attention")
 
 
 def _add_figure_arguments(group: Any) -> None:
@@ -62,20 +69,20 @@ def _add_figure_arguments(group: Any) -> None:
         "--kind",
         type=_list,
         metavar="K,...",
-        help=f"any of {', '.join(KINDS)} (default: grid, or compare where there are two models)",
+        help=f"figures to draw, any of {', '.join(KINDS)} (default: grid, or compare for two models)",
     )
-    group.add_argument("--style", choices=STYLES, default="mask", help="how attention is shown")
+    group.add_argument("--style", choices=STYLES, default="mask", help="how to show attention")
     group.add_argument(
         "--format",
         type=_list,
         default=(),
         metavar="F,...",
-        help=f"one of {', '.join(FIGURES)}, and for animations one of {', '.join(ANIMATIONS)} (default: png,gif)",
+        help=f"one of {', '.join(FIGURES)}; for animations, one of {', '.join(ANIMATIONS)} (default: png,gif)",
     )
-    group.add_argument("--width", type=float, metavar="INCHES", help=f"of a figure (default: {WIDTH:g})")
-    group.add_argument("--dpi", type=positive, metavar="N", help=f"pixels an inch (default: {DPI})")
-    group.add_argument("--html", action="store_true", help="also a page to explore; without --kind, it alone")
-    group.add_argument("--samples", type=positive, default=3, metavar="N", help="rows of sampled looks")
+    group.add_argument("--width", type=float, metavar="INCHES", help=f"width of a figure (default: {WIDTH:g})")
+    group.add_argument("--dpi", type=positive, metavar="N", help=f"pixels per inch (default: {DPI})")
+    group.add_argument("--html", action="store_true", help="also write a page to explore; without --kind, only that")
+    group.add_argument("--samples", type=positive, default=3, metavar="N", help="rows of sampled attention in a figure")
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -104,35 +111,38 @@ def run_overlay(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise ValueError for arguments that do not go together."""
+    """Raise UsageError for arguments that do not go together."""
     if options.records:
-        settings = ("paths", "models", "caption", "beam", "sample", "temperature", "top_k", "top_p")
-        if given := next((name for name in settings if getattr(options, name)), None):
-            shown = {"paths": "images", "models": "--model"}.get(given, f"--{given.replace('_', '-')}")
-            raise ValueError(f"--from draws what is recorded; it does not go with {shown}")
+        given = [name for name in ("paths", "model", "caption", "sample") if getattr(options, name)]
+        given += [name for name in settings_of(SearchConfig) if getattr(options, name) is not None]
+        if given:
+            shown = "images" if given[0] == "paths" else f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"--from draws recorded captions; it does not go with {shown}")
     elif not options.paths:
-        raise ValueError("name images, or a record of captions with --from")
-    for name, given in (("--model", options.models), ("--from", options.records)):
-        if len(given or ()) > 2:
-            raise ValueError(f"{name} is given {len(given)} times; at most two are compared")
+        raise UsageError("name images, or a file of recorded captions with --from")
+    for name, compared in (("--model", options.model), ("--from", options.records)):
+        if len(compared or ()) > 2:
+            raise UsageError(f"{name} is given {len(compared)} times; at most two are compared")
 
 
 def _drawing(options: argparse.Namespace) -> OverlayOptions:
-    named = options.records or options.models or []
+    named = options.records or options.model or []
     kinds = options.kind
     if not kinds and not options.html:
         moving = options.format and set(options.format) <= set(ANIMATIONS)
         kinds = ("compare",) if len(named) == 2 else ("animation",) if moving else ("grid",)
-    return OverlayOptions(
-        kinds or (),
-        options.style,
-        options.format,
-        options.width,
-        options.dpi,
-        options.samples,
-        options.seed,
-        distinct_names([model_name(find_model(name)) for name in options.models or ()] or _record_names(options)),
-    )
+    names = distinct_names([model_name(find_model(name)) for name in options.model or ()] or _record_names(options))
+    with checking_usage():
+        return OverlayOptions(
+            kinds or (),
+            options.style,
+            options.format,
+            options.width,
+            options.dpi,
+            options.samples,
+            options.seed,
+            names,
+        )
 
 
 def _record_names(options: argparse.Namespace) -> list[str]:
@@ -160,15 +170,15 @@ def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
 
 
 def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
-    folders = [find_model(name) for name in options.models or [None]]
+    folders = [find_model(name) for name in options.model or [None]]
     found = find_sources(expand_patterns(options.paths), recursive=options.recursive, leave_out=options.out)
     sources = list(found)
     if not sources:
-        hint = "" if options.recursive else "; --recursive looks into subfolders too"
-        raise ValueError(f"no images in {', '.join(map(printable, options.paths))}{hint}")
+        raise no_images(options.paths, recursive=options.recursive)
     from captioner.captioning.captioner import load
 
-    models = [load(folder, device=options.device, progress=not options.quiet) for folder in folders]
+    device = read_device(options)
+    models = [load(folder, device=device, progress=not options.quiet) for folder in folders]
     if options.caption is not None:
         _name_unknown(options.caption, models)
     results = zip(*(_captions(model, sources, options.caption, captioning) for model in models), strict=True)
@@ -180,16 +190,16 @@ def _name_unknown(text: str, models: list[Captioner]) -> None:
 
     for model in models:
         if unknown := unknown_words(model.vocabulary, text):
-            complain(f"{model.name} does not know {', '.join(map(repr, unknown))}; it reads <unk> there")
+            complain(f"{model.name} does not know {', '.join(map(repr, unknown))}; it reads them as <unk>")
 
 
 def _captions(
     model: Captioner, sources: Iterable[Source], text: str | None, captioning: CaptionOptions
 ) -> Iterator[Result]:
     if text is None:
-        from captioner.captioning.captioner import caption_images
+        from captioner.captioning.captioner import caption_sources
 
-        return caption_images(model, sources, captioning)
+        return caption_sources(model, sources, captioning)
     from captioner.captioning.teacher_forcing import force_images
 
     return force_images(model, sources, text)
@@ -222,6 +232,6 @@ class _Work:
 
     def summary(self) -> str:
         """Return what was done in one line."""
-        rate = f" ({self.drawn / (time.monotonic() - self.started):.1f} a second)" if self.drawn else ""
+        rate = f" ({self.drawn / (time.monotonic() - self.started):.1f} per second)" if self.drawn else ""
         what = ", ".join((*self.drawing.kinds, *(["page"] if self.options.html else [])))
         return f"{what} of {self.drawn:,} image{'s' * (self.drawn != 1)}{rate}, {self.failed:,} failed"

@@ -1,4 +1,4 @@
-"""`captioner serve`: a page to caption images on, and an address for programs."""
+"""`captioner serve`: a web page to caption images on, and an HTTP API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command, say
+from captioner.commands.arguments import add_command, add_device_argument, add_model_argument, read_device, say
 from captioner.model.bundled import find_model
 
 # The project's own photographs; they are not part of an installed package.
@@ -17,24 +17,20 @@ EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 
 def add_serve(commands: Any) -> None:
     """Add `captioner serve`."""
-    parser = add_command(commands, "serve", run_serve, "caption images on a page in the browser, or for programs")
+    parser = add_command(commands, "serve", run_serve, "serve a web page and an HTTP API that caption images")
+    add_model_argument(parser, several="give several to offer a choice", default="all bundled")
     parser.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a bundled model or a checkpoint folder, more than once for a choice (default: all bundled)",
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; others than this let others in")
-    parser.add_argument("--port", type=_port, default=8000, help="port to listen on, 0 for any that is free")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0 takes any free one")
+    add_device_argument(parser)
     parser.add_argument("--examples", type=Path, metavar="DIR", help="folder of images to try (default: the project's)")
 
 
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port; choose from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port; choose from 0 to 65535")
     return port
 
 
@@ -53,14 +49,14 @@ def run_serve(options: argparse.Namespace) -> int:
     if options.examples and not examples:
         raise ValueError(f"no images in {options.examples}; --examples names a folder of images")
     with listen(options.host, options.port) as listener:
-        say(f"loading {', '.join(options.model) or 'the bundled models'} ...")
-        models = load_models(options.model, device=options.device, progress=True)
+        say(f"loading {', '.join(options.model or ['the bundled models'])} ...")
+        models = load_models(options.model or [], device=read_device(options), progress=True)
         local = is_loopback(listener.getsockname()[0])
         app = make_app(models, examples=examples, local=local)
         names = ", ".join(model.name for model in models)
-        whom = "" if local else "; whoever reaches this machine may use it"
-        say(f"captioner serves {names} at {address(listener)} (Ctrl-C ends it){whom}")
-        with suppress(KeyboardInterrupt):  # the usual way to end a server is no failure
+        whom = "" if local else "; anyone who can reach this machine can use it"
+        say(f"serving {names} at {address(listener)} (Ctrl-C stops it){whom}")
+        with suppress(KeyboardInterrupt):  # the usual way to end a server is not a failure
             make_server(app).run(sockets=[listener])
-    say("ended")
+    say("stopped")
     return 0

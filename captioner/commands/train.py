@@ -7,41 +7,46 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import add_command, complain, say
+from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from captioner.training.recipe import Recipe
     from captioner.training.start import Position
 
 
 def add_train(commands: Any) -> None:
     """Add `captioner train`."""
     parser = add_command(commands, "train", run_train, "train a model from a recipe")
-    parser.add_argument("config", type=Path, metavar="CONFIG.yaml", help="the settings, such as those in experiments/")
+    parser.add_argument("config", type=Path, metavar="CONFIG.yaml", help="the recipe, such as those in experiments/")
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that replace the file's, such as decoder.hidden=256"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings that override the recipe's, such as decoder.hidden=256",
     )
     parser.add_argument("--run", type=Path, metavar="DIR", dest="folder", help="folder of the run (default: runs/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that is there, where there is one")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--show", action="store_true", help="only print all settings, as YAML")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--resume", action="store_true", help="resume the run in its folder, if there is one")
+    add_device_argument(parser)
+    parser.add_argument("--show", action="store_true", help="print all settings as YAML, and do not train")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train, or go on training; say how it ended."""
-    from captioner.training.recipe import load_recipe, to_yaml
+    """Train, or resume training; say how it ended."""
+    from captioner.training.recipe import to_yaml
 
-    recipe = load_recipe(options.config, options.overrides)
+    recipe = _read_recipe(options)
     if options.show:
         print(to_yaml(recipe), end="")
         return 0
-    from captioner.processes import choose_own_device, joined_processes
+    from captioner.processes import joined_processes
     from captioner.training.train import Stopped, train
 
     folder = options.folder or Path("runs") / options.config.stem
-    device = choose_own_device(options.device)
+    device = read_device(options)
     epochs = recipe.epochs + recipe.self_critical.epochs
     with joined_processes(device) as processes, _Screen(processes.is_first, options.quiet, epochs) as screen:
         stopping = _stop_on_signals(screen)
@@ -57,12 +62,26 @@ def run_train(options: argparse.Namespace) -> int:
             )
         except Stopped:
             if processes.is_first:
-                screen.say(f"stopped; everything is in {folder}/last, and --resume goes on from there")
+                screen.say(f"stopped; everything is in {folder}/last, and --resume continues from there")
             return 130
         if processes.is_first:
             best = "" if outcome.best is None else f", {outcome.metric} {outcome.best:.1f}"
             print(f"{outcome.folder}: the best model{best}, after {outcome.steps:,} steps")
     return 0
+
+
+def _read_recipe(options: argparse.Namespace) -> Recipe:
+    """Return the recipe with what overrides it; where that alone is at fault, the usage is wrong."""
+    from captioner.training.recipe import load_recipe
+
+    try:
+        return load_recipe(options.config, options.overrides)
+    except ValueError as error:
+        try:
+            load_recipe(options.config)
+        except ValueError:
+            raise error from None
+        raise UsageError(str(error)) from None
 
 
 def _stop_on_signals(screen: _Screen) -> list[int]:
@@ -73,7 +92,7 @@ def _stop_on_signals(screen: _Screen) -> list[int]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        screen.say("stopping after this step; once more stops at once, back to the last checkpoint")
+        screen.say("stopping after this step; interrupt again to stop at once, at the last checkpoint")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)

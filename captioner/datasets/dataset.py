@@ -7,7 +7,7 @@ import json
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "
 SPLIT_ORDER = ("train", "restval", "val", "test")
 SPLITS_FILE = "splits.json"
 DEFAULT_SEED = 0
-DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
+FRACTIONS = (0.8, 0.1, 0.1)  # of train, val and test
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,11 @@ def load_dataset(
     restval_to_train: bool = False,
     tolerance: float = 0.01,
     seed: int | None = None,
-    fractions: Sequence[float] | None = None,
 ) -> CaptionDataset:
     """Read the captioned images of a folder, whose format is recognised unless it is named.
 
     `tolerance` (0..1) is the share of unusable annotation lines, and of unusable images, above which it is an error.
-    `seed` (default 0) and `fractions` (train, val, test; default 0.8, 0.1, 0.1) apply where the files name no splits.
+    `seed` (default 0) is that of the split into 80 % train, 10 % val and 10 % test where the files name none.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -150,8 +149,6 @@ def load_dataset(
         raise ValueError(f"{root} is {what}, expected a folder with a data set")
     if not 0 <= tolerance <= 1:
         raise ValueError(f"tolerance is {tolerance}, expected a share between 0 and 1")
-    if fractions is not None:
-        _check_fractions(fractions)
     format = _choose_format(root, format)
     reading = FORMATS[format].read(root)
     images = _usable_images(root, reading)
@@ -159,7 +156,7 @@ def load_dataset(
     if not images:
         raise ValueError(f"no usable image in {root}, read as {format}")
     if any(not image.split for image in images):
-        images = _with_splits(root, images, seed, fractions, reading.notes)
+        images = _with_splits(root, images, seed, reading.notes)
     if restval_to_train:
         images = [replace(image, split="train") if image.split == "restval" else image for image in images]
     return CaptionDataset(reading.name, format, root, tuple(images), reading.problems, tuple(reading.notes))
@@ -232,32 +229,24 @@ def _check_tolerance(root: Path, reading: Reading, tolerance: float) -> None:
         )
 
 
-def _check_fractions(fractions: Sequence[float]) -> None:
-    if len(fractions) != 3 or not all(0 <= share <= 1 for share in fractions) or abs(sum(fractions) - 1) > 1e-6:
-        raise ValueError(f"fractions are {fractions}, expected three shares (train, val, test) that add up to 1")
-
-
-def _seeded_splits(file_names: Iterable[str], seed: int, fractions: Sequence[float]) -> dict[str, list[str]]:
+def _seeded_splits(file_names: Iterable[str], seed: int) -> dict[str, list[str]]:
     """Cut the images, in the order of a hash of seed and name, into train, val and test."""
     # A hash rather than a random generator: the same on every machine and with every version of every library.
     ordered = sorted(file_names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
-    first, second = round(len(ordered) * fractions[0]), round(len(ordered) * (fractions[0] + fractions[1]))
+    first, second = round(len(ordered) * FRACTIONS[0]), round(len(ordered) * (FRACTIONS[0] + FRACTIONS[1]))
     return {"train": sorted(ordered[:first]), "val": sorted(ordered[first:second]), "test": sorted(ordered[second:])}
 
 
-def _with_splits(
-    root: Path, images: list[CaptionedImage], seed: int | None, fractions: Sequence[float] | None, notes: list[str]
-) -> list[CaptionedImage]:
+def _with_splits(root: Path, images: list[CaptionedImage], seed: int | None, notes: list[str]) -> list[CaptionedImage]:
     """Give every image the split that splits.json names, which is made and written where there is none."""
     path = root / SPLITS_FILE
     if path.is_file():
-        splits = _read_splits(path, seed, fractions)
+        splits = _read_splits(path, seed)
         notes.append(f"splits read from {SPLITS_FILE}")
     else:
         seed = DEFAULT_SEED if seed is None else seed
-        fractions = DEFAULT_FRACTIONS if fractions is None else fractions
-        splits = _seeded_splits((image.file_name for image in images), seed, fractions)
-        notes.append(_write_splits(path, seed, fractions, splits))
+        splits = _seeded_splits((image.file_name for image in images), seed)
+        notes.append(_write_splits(path, seed, splits))
     members: dict[str, list[str]] = {}
     for split, names in splits.items():
         for name in dict.fromkeys(names):
@@ -271,13 +260,11 @@ def _with_splits(
     return [replace(image, split=name) for image in images for name in members.get(image.file_name, ["train"])]
 
 
-def _read_splits(path: Path, seed: int | None, fractions: Sequence[float] | None) -> dict[str, list[str]]:
+def _read_splits(path: Path, seed: int | None) -> dict[str, list[str]]:
     content = load_json(path)
-    asked = {"seed": seed, "fractions": None if fractions is None else list(fractions)}
-    for key, value in asked.items():
-        written = content.get(key)
-        if value is not None and written != value:
-            raise ValueError(f"{path} was made with {key} {written}, not {value}: ask for the same, or remove the file")
+    written = content.get("seed")
+    if seed is not None and written != seed:
+        raise ValueError(f"{path} was made with seed {written}, not {seed}: ask for the same, or remove the file")
     splits = content.get("splits")
     if not isinstance(splits, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in splits.values()
@@ -286,9 +273,9 @@ def _read_splits(path: Path, seed: int | None, fractions: Sequence[float] | None
     return splits
 
 
-def _write_splits(path: Path, seed: int, fractions: Sequence[float], splits: dict[str, list[str]]) -> str:
+def _write_splits(path: Path, seed: int, splits: dict[str, list[str]]) -> str:
     """Write the splits in one move and return a note about it."""
-    content = {"seed": seed, "fractions": list(fractions), "splits": splits}
+    content = {"seed": seed, "fractions": FRACTIONS, "splits": splits}
     sizes = ", ".join(f"{name} {len(names)}" for name, names in splits.items())
     try:
         write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

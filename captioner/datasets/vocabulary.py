@@ -132,10 +132,6 @@ class Vocabulary:
                 words.append(self.entries[number])
         return words
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return ids (in 0..V-1) as a sentence, up to the first <end>, with contractions put back together."""
-        return join_words(self.words(ids))
-
     def to_dict(self) -> dict[str, list[str]]:
         """Return what `from_dict` needs, ready for JSON."""
         return {"words": list(self.entries)}

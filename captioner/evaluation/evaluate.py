@@ -15,12 +15,12 @@ from captioner.captioning.captioner import Captioner, load
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.dataset import CaptionDataset, load_dataset
 from captioner.evaluation.analysis.analysis import analyse, write_analysis
-from captioner.evaluation.evaluator import EvaluationSplit, Evaluator, take_split
+from captioner.evaluation.comparison import Comparison, find_paper_rows, write_comparison, write_evaluation
 from captioner.evaluation.metrics import judge as judges
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
-from captioner.evaluation.score_tables import Comparison, find_paper_rows, write_comparison, write_evaluation
-from captioner.evaluation.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
-from captioner.evaluation.submissions import (
+from captioner.evaluation.model_captions import SplitCaptioner, caption_split, open_cache, read_captions
+from captioner.evaluation.scoring import EvaluationSplit, Evaluator, take_split
+from captioner.evaluation.systems import (
     Submission,
     System,
     captioned_by_all,
@@ -91,12 +91,12 @@ def evaluate(
     chosen = take_split(dataset, split, limit)
     with _folder(out) as folder:
         systems = name_systems(given, files, folder)
-        submissions = [read_submission(own, chosen) for own in systems if own.results is not None]
+        submissions = [read_submission(system, chosen) for system in systems if system.results is not None]
         run = _Captioning(chosen, options, device, features, existing, processes, progress, listen, note)
-        told = [(own, run.caption(own)) for own in systems if own.model is not None]
+        told = [(system, run.caption(system)) for system in systems if system.model is not None]
         if not processes.is_first:
             return _share(None, processes)
-        submissions = [*(_read_back(own, about, chosen) for own, about in told), *submissions]
+        submissions = [*(_read_back(system, about, chosen) for system, about in told), *submissions]
         chosen = captioned_by_all(chosen, submissions)
         with judges.Judge() as judge:
             judge.start()
@@ -105,7 +105,7 @@ def evaluate(
         analysis = analyse(comparison, chosen.root)
         comparison = replace(comparison, analysis=analysis)
         if out is not None:
-            folders = {own.name: own.folder for own in systems}
+            folders = {system.name: system.folder for system in systems}
             for evaluation in comparison.evaluations:
                 write_evaluation(folders[evaluation.name], evaluation, comparison)
             write_analysis(folder, folders, analysis)
@@ -193,9 +193,9 @@ def _compare(
 ) -> Comparison:
     """Score each system's captions, and people's; `options` are those of the models, None where there is none."""
     split, evaluations = evaluator.split, []
-    for own in submissions:
-        note(f"{own.system.name}: scoring {len(split.images):,} captions")
-        evaluations.append(own.evaluate(evaluator))
+    for submission in submissions:
+        note(f"{submission.system.name}: scoring {len(split.images):,} captions")
+        evaluations.append(submission.evaluate(evaluator))
     if human:
         note("humans: scoring references against each other")
     return Comparison(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.figures.drawing import GREY, PAPER, POINT, Bar, Label, Mark, Picture, Sheet, fitting_label
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import CaptionLike, colour_scale, to_levels
 from captioner.figures.panels import check_page
-from captioner.figures.sheets import GREY, PAPER, POINT, Bar, Label, Mark, Picture, Sheet, fitting_label
 
 # Lengths in inches.
 _MARGIN, _GAP = 0.05, 0.14

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.drawing import BRIGHT, Bar, Label, Mark, Picture, Sheet
 from captioner.figures.lettering import is_right_to_left, text_width
 from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
-from captioner.figures.sheets import BRIGHT, Bar, Label, Mark, Picture, Sheet
 from captioner.files import write_whole
 from captioner.images.formats import to_rgb
 

@@ -87,11 +87,11 @@ def _font(path: str, pixels: float) -> ImageFont.FreeTypeFont:
 @lru_cache(maxsize=4096)
 def _pieces(text: str) -> tuple[tuple[str, str], ...]:
     """Return a text in pieces of one font each, from left to right: paths of fonts, and what is drawn with them."""
-    own = font_file()
+    usual = font_file()
     pieces: list[tuple[str, str]] = []
     for character in text:
         if any(ord(character) in each for each in _PLAIN):
-            path = own
+            path = usual
         elif pieces and (unicodedata.category(character) in ("Mn", "Me", "Cf") or 0x1F3FB <= ord(character) <= 0x1F3FF):
             path = pieces[-1][0]  # what changes the character before must stay with it
         else:

@@ -50,7 +50,11 @@ class CaptionLike(Protocol):
 
 
 class Raster:
-    """A raster of `size` (width, height) pixels over the whole original, onto which weights of a grid are spread."""
+    """A raster of `size` (width, height) pixels over the whole original, onto which weights of a grid are spread.
+
+    Each cell's weight becomes a Gaussian hill around the cell's centre, mirrored at the edges of the grid, so that
+    uniform attention stays 1 / (rows * columns) everywhere and the mean over what was seen stays that of the weights.
+    """
 
     def __init__(self, geometry: Geometry, grid: tuple[int, int], size: tuple[int, int]) -> None:
         if min(size) < 1:
@@ -72,19 +76,6 @@ class Raster:
         spread[self.unseen_down] = np.nan
         spread[:, self.unseen_across] = np.nan
         return spread
-
-
-def attention_map(caption: CaptionLike, word_index: int, size: tuple[int, int]) -> NDArray[np.float32]:
-    """Return one word's weights over the whole original image, on a raster of `size` (width, height) of it.
-
-    (height, width), 0..1, NaN where the network saw nothing. Each cell's weight is spread as a Gaussian hill around the
-    cell's centre and mirrored at the edges of the grid, so that uniform attention stays 1 / (rows * columns) everywhere
-    and the mean over the part that was seen stays that of the weights.
-    """
-    if not 0 <= word_index < len(caption.words):
-        raise ValueError(f"word_index is {word_index}; the caption has words 0 to {len(caption.words) - 1}")
-    weights = caption.attention[word_index]  # (rows, columns)
-    return Raster(caption.geometry, weights.shape, size).spread(weights)
 
 
 def _cells_at(pixels: int, length: int, start: float, stop: float, cells: int) -> NDArray[np.float32]:

@@ -19,10 +19,10 @@ from captioner.captioning.outputs import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation
+from captioner.figures.attention_samples import looks_figure
+from captioner.figures.drawing import save_figure
 from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
-from captioner.figures.sampled_looks import looks_figure
-from captioner.figures.sheets import save_figure
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import save_word_images
 from captioner.images.opening import ImageError, open_image

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.drawing import GREY, INK, PALE, POINT, Bar, Contours, Label, Mark, Picture, fitting_label
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES, CaptionLike, Raster, blend, to_levels, visible_mask
-from captioner.figures.sheets import GREY, INK, PALE, POINT, Bar, Contours, Label, Mark, Picture, fitting_label
 from captioner.images.formats import to_rgb
 
 # Lengths in inches.

@@ -15,9 +15,9 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from captioner.figures.drawing import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet
 from captioner.figures.lettering import font_families, visual_order
 from captioner.figures.masks import CONTOURS, RIM
-from captioner.figures.sheets import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet
 
 # Vector files keep their text as text and are the same each time.
 _SETTINGS: Any = {
@@ -32,11 +32,6 @@ _lock = threading.Lock()  # matplotlib's settings, fonts and our filter of its w
 _LAYS_OUT = matplotlib.__version_info__ >= (3, 11)  # before, text ran from left to right whatever its letters
 
 
-def make_figure(sheet: Sheet) -> Figure:
-    """Return a matplotlib figure of a sheet, known to no pyplot; its axes' units are the sheet's pixels."""
-    return _figure(sheet, reorder=not _LAYS_OUT)
-
-
 def matplotlib_bytes(drawing: Sheet | Figure, suffix: str) -> bytes:
     """Return what matplotlib makes of a sheet or a figure: the contents of a ".png", ".pdf" or ".svg" file."""
     buffer = io.BytesIO()
@@ -45,12 +40,16 @@ def matplotlib_bytes(drawing: Sheet | Figure, suffix: str) -> bytes:
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         # What shows SVG lays text out itself.
         reorder = not _LAYS_OUT and suffix != ".svg"
-        figure = _figure(drawing, reorder=reorder) if isinstance(drawing, Sheet) else drawing
+        figure = make_figure(drawing, reorder=reorder) if isinstance(drawing, Sheet) else drawing
         figure.savefig(buffer, format=suffix[1:], dpi=figure.dpi, metadata=_METADATA[suffix])
     return buffer.getvalue()
 
 
-def _figure(sheet: Sheet, *, reorder: bool) -> Figure:
+def make_figure(sheet: Sheet, *, reorder: bool) -> Figure:
+    """Return a matplotlib figure of a sheet, known to no pyplot; its axes' units are the sheet's pixels.
+
+    `reorder` puts right-to-left text into the order of its glyphs, for what draws from left to right.
+    """
     figure = Figure(figsize=(sheet.width / sheet.dpi, sheet.height / sheet.dpi), dpi=sheet.dpi, facecolor=PAPER)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))

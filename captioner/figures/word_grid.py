@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 from PIL import Image
 
+from captioner.figures.drawing import Mark, Sheet
 from captioner.figures.masks import CaptionLike
 from captioner.figures.panels import Layout, Panels, check_figure
-from captioner.figures.sheets import Mark, Sheet
 
 BAR_KEY = "bar: gate β, 0 to 1"
 

@@ -53,7 +53,7 @@ def read_members(path: str | os.PathLike[str]) -> Iterator[Member]:
             size = _number(header[124:136], 8) if is_extension or "size" not in given else _number(given["size"], 10)
             has_contents = kind not in _LINKS + _EMPTY
             if has_contents and start + size > length:
-                raise ArchiveError(f"truncated: the contents at byte {start:,} go on beyond its end")
+                raise ArchiveError(f"truncated: the contents at byte {start:,} extend beyond its end")
             position = start + (-(-size // BLOCK) * BLOCK if has_contents else 0)
             if kind in (_LONG_NAME, _ATTRIBUTES):
                 given |= _read_attributes(file, kind, start, size)
@@ -91,11 +91,11 @@ def _number(field: bytes, base: int) -> int:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0")[0].strip() or b"0"
     if not digits.isdigit():
-        raise ArchiveError(f"damaged: {digits!r} is no size")
+        raise ArchiveError(f"damaged: {digits!r} is not a size")
     try:
         return int(digits, base)
     except ValueError:  # an 8 among octal digits, or thousands of digits
-        raise ArchiveError(f"damaged: {digits[:20]!r} is no size") from None
+        raise ArchiveError(f"damaged: {digits[:20]!r} is not a size") from None
 
 
 def _plain_name(header: bytes) -> bytes:

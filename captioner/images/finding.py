@@ -217,7 +217,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def read_list(stream: IO[bytes], *, null: bool = False) -> list[str]:
-    """Return the paths in a list, one a line, or each with a NUL after it, which allows for any name."""
+    """Return the paths in a list, one per line, or each with a NUL after it, which allows for any name."""
     entries = stream.read().split(b"\0" if null else b"\n")
     if not null:
         entries = [entry.removesuffix(b"\r") for entry in entries]

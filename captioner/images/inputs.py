@@ -35,7 +35,7 @@ def to_source(image: ImageInput) -> ImageSource:
         array = (channels_last.float() if channels_last.is_floating_point() else channels_last).numpy()
         return _from_array(array, "tensor", "(3, height, width)", tuple(image.shape))
     kinds = "a path, bytes, a Pillow image, an array or a tensor"
-    raise NotAnImageError("image", f"{type(image).__name__} is no image; give {kinds}")
+    raise NotAnImageError("image", f"{type(image).__name__} is not an image; give {kinds}")
 
 
 def _from_array(pixels: NDArray[Any], kind: str, layout: str, shape: tuple[int, ...] | None = None) -> Image.Image:

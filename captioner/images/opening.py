@@ -47,7 +47,7 @@ class ImageError(ValueError):
 
 
 class NotAnImageError(ImageError):
-    """What was given is no image at all, or of none of the formats; any other `ImageError` is of a damaged image."""
+    """What was given is not an image, or not in a known format; any other `ImageError` is of a damaged image."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from captioner.images.preprocessing import FITS
 from captioner.model.extensions import is_extension
+from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
 WEIGHTS_SUFFIX = ".safetensors"
@@ -171,27 +172,60 @@ class SearchConfig:
     """
 
     method: str = "beam"
-    beam: int = 5
-    groups: int = 1
-    diversity: float = 0.5
-    length_power: float = 0.9
-    minimum_length: int = 1
-    maximum_length: int = 30
-    no_repeat: int = 3
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    beam: int = setting(5, "follow the K most probable captions at once", "K", method="beam", least=1, served=(1, 20))
+    groups: int = setting(1, "split the beam into N groups that must differ", method="beam", least=1, served=(1, 20))
+    diversity: float = setting(
+        0.5,
+        "cost, in log probability, of a word that an earlier group chose at the same position",
+        "COST",
+        method="beam",
+        least=0,
+        served=(0, 100),
+    )
+    length_power: float = setting(
+        0.9,
+        "rank captions by log probability / length^P: 0 favours short ones, 1 long ones",
+        "P",
+        least=0,
+        served=(0, 10),
+    )
+    minimum_length: int = setting(1, "say at least N words", least=0, served=(0, 60))
+    maximum_length: int = setting(30, "say at most N words", least=1, served=(1, 60))
+    no_repeat: int = setting(
+        3, "never say the same N words in a row twice; 0 allows repetition", least=0, served=(0, 60)
+    )
+    temperature: float = setting(
+        1.0,
+        "draw from sharper (T below 1) or flatter (T above 1) probabilities",
+        "T",
+        method="sample",
+        above=0,
+        served=(0.05, 10),
+    )
+    top_k: int = setting(
+        0,
+        "draw from the N most probable words only; 0 draws from all",
+        method="sample",
+        least=0,
+        served=(0, 1_000_000),
+    )
+    top_p: float = setting(
+        1.0,
+        "draw from the fewest words whose probabilities add up to P",
+        "P",
+        method="sample",
+        above=0,
+        most=1,
+        served=(0.001, 1),
+    )
 
     def __post_init__(self) -> None:
         check_choices("search", self, method=METHODS)
-        check_least("search", self, beam=1, groups=1, diversity=0, length_power=0)
-        check_least("search", self, minimum_length=0, no_repeat=0, top_k=0)
-        check_positive("search", self, "temperature")
+        check_settings("search", self)
         if self.beam % self.groups:
             raise ValueError(f"search groups is {self.groups}; it must divide the beam of {self.beam}")
-        if self.maximum_length < max(1, self.minimum_length):
+        if self.maximum_length < self.minimum_length:
             raise ValueError(
-                f"search maximum_length is {self.maximum_length}; it must be at least 1 and at least minimum_length"
+                f"search maximum_length is {self.maximum_length}; it must be at least minimum_length, which is "
+                f"{self.minimum_length}"
             )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"search top_p is {self.top_p}; it is a share above 0, up to 1")

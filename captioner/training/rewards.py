@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.training.batches import Corpus
 
 

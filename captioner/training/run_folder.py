@@ -21,7 +21,7 @@ import numpy as np
 from captioner.captioning.captioner import make_caption
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.figures.sheets import save_figure
+from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.files import try_lock, write_whole
 from captioner.images.opening import ImageError, open_image

@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.analysis.diagnostics import STILL, total_variation
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder

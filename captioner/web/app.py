@@ -1,6 +1,6 @@
-"""A page to caption images on, and the same for programs: POST an image to /caption, get JSON.
+"""The web page and the HTTP API: POST an image to /caption, get JSON.
 
-One process holds the models; images that arrive together are captioned together. `make_app` tells what there is.
+One process holds the models; images that arrive together are captioned together. `make_app` lists the routes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from captioner import __version__
 from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import Origin, caption_record
+from captioner.figures.drawing import figure_bytes
 from captioner.figures.masks import STYLES
-from captioner.figures.sheets import figure_bytes
 from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, NotAnImageError, open_image
 from captioner.web import uploads
@@ -133,7 +133,7 @@ class _Service:
             style, format, place = _read_drawing(ask)
             captions = await self._captions(request, ask)
             if place >= len(captions):
-                raise Refusal(400, f"alternative is {place}; the image has {len(captions)} captions, 0 the best")
+                raise Refusal(400, f"alternative is {place}; the image has {len(captions)} captions, numbered from 0")
             drawn = self.drawing.submit(_draw, ask.image, captions[place], style, format)
             contents = await self._in_time(request, asyncio.wrap_future(drawn))
         self.answered += 1
@@ -196,7 +196,7 @@ class _Service:
 
 
 def _refuse(error: ImageError) -> Refusal:
-    # What is no image at all is another matter than one that is damaged or too large.
+    # What is not an image is another matter than one that is damaged or too large.
     return Refusal(415 if isinstance(error, NotAnImageError) else 422, f"the image is refused: {error.reason}")
 
 

@@ -15,7 +15,7 @@ def read_asset(name: str) -> str:
     """Return the text of one of the package's web files."""
     file = resources.files(__package__) / name
     if not name or "/" in name or "\\" in name or not file.is_file():
-        raise ValueError(f"{name!r} is no web file; there are {', '.join(_names())}")
+        raise ValueError(f"{name!r} is not a web file; there are {', '.join(_names())}")
     return file.read_text(encoding="utf-8")
 
 

@@ -120,7 +120,7 @@ def gallery_from_record(
         _recorded_entries(record_path),
         target,
         title=title,
-        model=f"{model} ({digest})" if model and digest else model or digest or None,
+        model=model or digest or None,
         search=first.record.get("search"),
         side=side,
         workers=workers,

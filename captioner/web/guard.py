@@ -50,7 +50,7 @@ async def answer_exception(request: Request, error: Exception) -> JSONResponse:
         return error_response(499, "the client has left")  # so nobody reads this
     if not isinstance(error, HTTPException):
         return error_response(500, "the server failed; its log says why")
-    reasons = {404: f"there is no {request.url.path[:100]!r} here", 405: f"{request.method} does not go here"}
+    reasons = {404: f"there is no {request.url.path[:100]!r} here", 405: f"{request.method} is not allowed here"}
     return error_response(error.status_code, reasons.get(error.status_code, str(error.detail)), error.headers)
 
 

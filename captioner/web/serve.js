@@ -242,7 +242,7 @@
     depth = 0;
     document.body.classList.remove("dragging");
     if (event.dataTransfer.files.length) takeFirst(event.dataTransfer.files);
-    else showError("What was dropped is no image file. Copy the image and paste it here, or save it first.");
+    else showError("That is not an image file. Copy the image and paste it here, or save it first.");
   });
   addEventListener("paste", (event) => {
     const files = event.clipboardData?.files ?? [];

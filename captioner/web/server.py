@@ -84,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
         number = error.errno or 0
         reason = (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
         raise ValueError(
-            f"cannot listen on port {port} of {host}: {reason}; choose others with --port and --host"
+            f"cannot listen on port {port} of {host}: {reason}; choose another with --port or --host"
         ) from None
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from captioner.captioning.options import CaptionOptions, make_options
+from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
+from captioner.model.search_settings import Setting
 
 MAX_BODY = 10_000_000  # bytes
 MAX_HELD = 256_000_000  # bytes of all bodies together
@@ -130,55 +131,31 @@ def _read_form(body: bytes, boundary: str | None) -> tuple[bytes, dict[str, str]
     return images[0], fields
 
 
-def _whole(text: str) -> int:
-    return int(text) if len(text) < 20 else _no(text)  # longer ones fit no integer of 64 bits
-
-
-def _number(text: str) -> float:
-    return float(text) if math.isfinite(float(text)) else _no(text)
-
-
-def _truth(text: str) -> bool:
-    truths = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
-    return truths[text.lower()] if text.lower() in truths else _no(text)
-
-
-def _no(text: str) -> Any:
-    raise ValueError(text)
-
-
-# How each setting of the search is read, and from where to where it may lie: a public address must not ask for hours.
-_SETTINGS: dict[str, tuple[Callable[[str], Any], str, float, float]] = {
-    "beam": (_whole, "a whole number", 1, 20),
-    "groups": (_whole, "a whole number", 1, 20),
-    "n_best": (_whole, "a whole number", 1, 20),
-    "sample": (_truth, "true or false", 0, 1),
-    "temperature": (_number, "a number", 0.05, 10),
-    "top_k": (_whole, "a whole number", 0, 1_000_000),
-    "top_p": (_number, "a number", 0.001, 1),
-    "seed": (_whole, "a whole number", -(2**63), 2**63 - 1),
-    "minimum_length": (_whole, "a whole number", 0, 60),
-    "maximum_length": (_whole, "a whole number", 1, 60),
+_TRUTHS = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+# A public address must not ask for hours: ranges are narrower than those of the command line.
+_SERVED = {
+    name: replace(about, least=about.served[0], most=about.served[1], above=-math.inf)
+    for name, about in SETTINGS.items()
+    if about.served is not None
 }
 
 
 def take_options(settings: dict[str, str]) -> CaptionOptions:
     """Take what tells how to search out of the settings; raise ValueError where it is no such thing."""
-    given = {name: _read_setting(name, settings.pop(name)) for name in _SETTINGS if name in settings}
-    lengths = {name: given.pop(name) for name in ("minimum_length", "maximum_length") if name in given}
-    options = make_options(**given)
-    return replace(options, search=replace(options.search, **lengths))
+    given: dict[str, Any] = {
+        name: _read_setting(about, settings.pop(name)) for name, about in _SERVED.items() if name in settings
+    }
+    sample = settings.pop("sample", "false")
+    if sample.lower() not in _TRUTHS:
+        raise ValueError(f"sample is {sample[:50]!r}; it must be true or false")
+    return make_options(sample=_TRUTHS[sample.lower()], **given)
 
 
-def _read_setting(name: str, text: str) -> Any:
-    read, kind, least, most = _SETTINGS[name]
+def _read_setting(about: Setting, text: str) -> float:
     try:
-        value = read(text)
-    except ValueError:
-        raise ValueError(f"{name} is {text[:50]!r}; it must be {kind}") from None
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {text[:50]}; it must be from {least:g} to {most:g}")
-    return value
+        return about.read(text)
+    except ValueError as error:
+        raise ValueError(f"{about.name} is {text[:50]!r}; {error}") from None
 
 
 def take_choice(settings: dict[str, str], name: str, choices: list[str]) -> str:
@@ -192,5 +169,5 @@ def take_choice(settings: dict[str, str], name: str, choices: list[str]) -> str:
 def check_none_left(settings: Mapping[str, str], others: list[str]) -> None:
     """Raise ValueError where a setting is left that nothing has taken; `others` are valid beside those of a search."""
     if settings:
-        valid = ", ".join([*others, *_SETTINGS])
+        valid = ", ".join([*others, *_SERVED, "sample"])
         raise ValueError(f"unknown setting {next(iter(settings))[:50]!r}; choose from {valid}")

@@ -22,8 +22,8 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
 from captioner.datasets.dataset import load_dataset
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, rouge_l
 from captioner.evaluation.metrics.judge import Judge
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, rouge_l
 
 Captions = tuple[list[str], list[list[str]]]
 # Each gives the scores of all images, by row: those of every image, the corpus score last.

@@ -27,8 +27,8 @@ from PIL import Image
 from captioner.captioning.caption import Caption
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import save_animation
-from captioner.figures.sampled_looks import looks_figure
-from captioner.figures.sheets import save_figure
+from captioner.figures.attention_samples import looks_figure
+from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.finding import find_images
 from captioner.images.opening import open_image

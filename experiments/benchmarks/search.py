@@ -138,7 +138,7 @@ def search_batches(decoder: Decoder, size: int, regions: Tensor) -> Found:
 
 
 def search_side_by_side(decoder: Decoder, size: int, regions: Tensor) -> Found:
-    """Return the captions of B images, so many at a time on each core, as `caption_images` searches on a large machine.
+    """Return the captions of B images, so many at a time on each core, as `caption_sources` does on a large machine.
 
     Each search has one thread: threads that share an operation wait for each other at the end of it.
     """

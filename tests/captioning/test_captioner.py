@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -21,8 +23,8 @@ from PIL import Image
 
 import captioner
 from captioner.captioning.caption import Caption, Result
-from captioner.captioning.captioner import Captioner, caption_images, load
-from captioner.captioning.options import CaptionOptions, OutputOptions, make_options
+from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
+from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
@@ -30,6 +32,7 @@ from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search.beam import search
+from captioner.model.search_settings import settings_of
 from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"
@@ -144,8 +147,8 @@ def test_samples_depend_on_seed_and_place_only(model: Captioner, photos: list[Pa
         (torch.zeros(8, 8, 3), r"the tensor has the shape \(8, 8, 3\); an image is \(3, height, width\)"),
         (torch.full((3, 8, 8), -0.5), "the tensor holds -0.5 to -0.5; floats are from 0 to 1"),
         (torch.zeros(3, 8, 8, dtype=torch.int32), "the tensor holds int32; an image is uint8"),
-        (3, "int is no image; give a path, bytes, a Pillow image, an array or a tensor"),
-        (None, "NoneType is no image"),
+        (3, "int is not an image; give a path, bytes, a Pillow image, an array or a tensor"),
+        (None, "NoneType is not an image"),
         (b"no image", "image: not one of JPEG"),
         (b"", "image: empty file"),
         ("nowhere.jpg", "nowhere.jpg: no such file or directory"),
@@ -172,9 +175,9 @@ def test_a_pillow_image_that_turns_out_damaged(model: Captioner, tmp_path: Path)
         ({"beam": 0}, "search beam is 0"),
         ({"beam": 2, "n_best": 3}, "n_best is 3; a beam of 2 gives at most 2"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
-        ({"temperature": 0.5}, "temperature goes with sample only"),
-        ({"seed": 0}, "seed goes with sample only"),
-        ({"sample": True, "beam": 3}, "beam does not go with sample"),
+        ({"temperature": 0.5}, "temperature applies to sampling only"),
+        ({"seed": 0}, "seed applies to sampling only"),
+        ({"sample": True, "beam": 3}, "beam does not apply to sampling"),
         ({"sample": True, "temperature": 0.0}, "search temperature is 0.0"),
         ({"groups": 3, "beam": 4}, "search groups is 3"),
     ],
@@ -199,16 +202,16 @@ def test_what_is_kept_checks_itself() -> None:
 def test_identity_is_all_that_decides_and_no_more() -> None:
     plain = make_options()
     assert plain == CaptionOptions()
-    assert plain.identity() == {
+    assert {
         "method": "beam",
         "beam": 5,
         "length_power": 0.9,
         "minimum_length": 1,
         "maximum_length": 30,
         "no_repeat": 3,
-        "unknown": False,
         "n_best": 1,
-    }
+    }.items() <= plain.identity().items()
+    assert not {"groups", "diversity", "temperature", "top_k", "top_p", "seed"} & set(plain.identity())
     assert make_options(batch_size=3, workers=9).identity() == plain.identity()
     assert make_options(groups=1).identity() == plain.identity()
     different = [make_options(beam=3), make_options(n_best=2), make_options(groups=5), make_options(sample=True)]
@@ -216,6 +219,26 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
     identities = [plain.identity(), *(options.identity() for options in different)]
     assert all(one != two for number, one in enumerate(identities) for two in identities[:number])
     assert make_options(groups=2).search.beam == 6
+
+
+def test_a_python_call_is_typed_for_every_setting() -> None:
+    typed = get_type_hints(CaptionSettings)
+    assert typed.pop("sample") is bool
+    assert typed == {name: about.type | None for name, about in SETTINGS.items() if name not in ("n_best", "workers")}
+
+
+@pytest.mark.parametrize("name", settings_of(SearchConfig))
+def test_every_setting_reaches_the_search(name: str) -> None:
+    about = SETTINGS[name]
+    value = about.read("1" if about.most == 1 else "4")
+    options = make_options(
+        sample=about.method == "sample", **{name: value, **({"beam": 8} if name == "groups" else {})}
+    )
+    assert getattr(options.search, name) == value
+    assert about.default == getattr(SearchConfig(), name)
+    assert about.served is not None
+    assert about.allows(about.default)
+    assert about.served[0] <= about.default <= about.served[1]
 
 
 def test_many_threads_may_ask_at_once(model: Captioner, photos: list[Path]) -> None:
@@ -243,7 +266,7 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
         tmp_path / "none.tar",
         photos[2],
     ]
-    results = list(caption_images(model, find_sources(paths), make_options(batch_size=2)))
+    results = list(caption_sources(model, find_sources(paths), make_options(batch_size=2)))
     assert [result.source.name.removeprefix(f"{tmp_path}/") for result in results] == [
         str(photos[0]),
         "bad.jpg",
@@ -270,6 +293,46 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
     assert [caption.source for caption in found] == [photos[0], photos[1], None, photos[2]]
 
 
+def test_collections_from_python(model: Captioner, photos: list[Path], tmp_path: Path, lite0: Encoder) -> None:
+    (tmp_path / "some" / "more").mkdir(parents=True)
+    for number, place in enumerate(("some", "some", "some/more")):
+        (tmp_path / place / f"{number}.jpg").write_bytes(photos[number].read_bytes())
+    (tmp_path / "some" / "0.jpg").write_bytes(b"")
+    write_tar(tmp_path / "shard.tar", {"k.jpg": photos[3].read_bytes()})
+    some = tmp_path / "some"
+    assert [result.name for result in caption_images(some, model)] == [f"{some}/0.jpg", f"{some}/1.jpg"]
+    results = list(caption_images([f"{some}/*.jpg", tmp_path / "shard.tar", "gone.jpg"], model, n_best=2, beam=3))
+    assert [result.name.rpartition("/")[2] for result in results] == ["0.jpg", "1.jpg", "k.jpg", "gone.jpg"]
+    assert [len(result.captions) for result in results] == [0, 2, 2, 0]
+    assert [str(result.error) for result in results if result.error] == [
+        f"{some}/0.jpg: empty file",
+        "gone.jpg: no such file or directory",
+    ]
+    expected = model.caption(photos[1], n_best=2, beam=3)
+    assert_same(list(results[1].captions), expected)
+    folder = save_toy(tmp_path / "model", lite0)
+    named = list(caption_images(some, folder, recursive=True))
+    assert len(named) == 3
+    assert named[1].captions[0].words == model.caption(photos[1]).words
+    with pytest.raises(ValueError, match="beam is 0"):  # at once, not with the first result
+        caption_images(some, model, beam=0)
+    with pytest.raises(ValueError, match="model is 'unheard-of'"):
+        caption_images(some, "unheard-of")
+
+
+def test_a_model_shows_itself_and_can_be_pickled(model: Captioner, photos: list[Path], lite0: Encoder) -> None:
+    named = Captioner(make_toy(lite0), device="cpu", engine="torch", threads=1, name="toy")
+    assert repr(named) == "Captioner('toy', attention=soft, grid=2x2, device=cpu)"
+    assert repr(model) == f"Captioner({model.digest!r}, attention=soft, grid=2x2, device=cpu)"
+    again = pickle.loads(pickle.dumps(named))
+    assert (again.name, again.digest, again.encodes_in_torch) == ("toy", named.digest, True)
+    assert_same(again.caption(photos[:5]), named.caption(photos[:5]))
+    # Another process that has imported nothing gets the model with its work.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        (caption,) = pool.map(model.caption, photos[:1])
+    assert_same([caption], [model.caption(photos[0])])
+
+
 def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Path]) -> None:
     taken = 0
 
@@ -279,7 +342,7 @@ def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Pat
             taken += 1
             yield Source(f"{taken}", photos[0])
 
-    results = caption_images(model, endless(), make_options(batch_size=4))
+    results = caption_sources(model, endless(), make_options(batch_size=4))
     for number in range(1, 13):
         assert next(results).source.name == str(number)
     results.close()  # type: ignore[attr-defined]
@@ -331,7 +394,7 @@ def test_public_names_come_without_torch_until_they_are_used() -> None:
     script = """
 import sys, captioner
 assert not {"torch", "PIL", "numpy"} & set(sys.modules)
-assert {"load", "Captioner", "Caption", "ImageError", "__version__"} <= set(dir(captioner))
+assert {"load", "Captioner", "Caption", "caption_images", "ImageError", "__version__"} <= set(dir(captioner))
 assert "torch" not in sys.modules
 from captioner import ImageError
 assert issubclass(ImageError, ValueError) and "torch" not in sys.modules
@@ -347,6 +410,7 @@ except AttributeError as error:
     assert captioner.Captioner is Captioner
     assert captioner.Caption is Caption
     assert captioner.ImageError is ImageError
+    assert captioner.caption_images is caption_images
 
 
 def test_a_caption_draws_itself(model: Captioner, tmp_path: Path) -> None:

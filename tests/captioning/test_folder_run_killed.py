@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 from helpers.forked import Forks
+from helpers.holding import wait_until
 from helpers.toy_captioner import save_toy, write_images
 
 from captioner.model.encoders.encoder import Encoder
 
 IMAGES, FEW, KILLS = 1000, 250, 20
 BAD = ("0007.jpg", "0100.jpg", "0199.jpg")
+ADDED = "captioner.captioning.output_folder:OutputFolder.add_caption"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +87,7 @@ def size(out: Path) -> int:
 
 
 def wait_for_more(out: Path, before: int) -> None:
-    deadline = time.monotonic() + 60
-    while size(out) <= before:
-        assert time.monotonic() < deadline, "no progress"
-        time.sleep(0.001)
+    wait_until(lambda: size(out) > before)
 
 
 def test_killed_twenty_times_equals_never_killed(folder: Path, forks: Forks, whole: dict[str, Any]) -> None:
@@ -98,11 +97,11 @@ def test_killed_twenty_times_equals_never_killed(folder: Path, forks: Forks, who
     again = command("killed", "--format", "csv,coco,txt", images="many")
     for _ in range(KILLS):
         before = size(out)
-        (child,) = forks.start(again)
+        (child,) = forks.start(again, holds=[(ADDED, 40)])
         # Some kills come before the first caption, most after the next one, at any point of what follows.
         if chance.random() < 0.8:
             wait_for_more(out, before)
-        time.sleep(chance.random() * 0.05)
+        time.sleep(chance.random() * 0.05)  # whatever it does by then, it does not come to its end
         os.kill(child, signal.SIGKILL)
         assert forks.wait() == [-9]
         counts.append((out / "captions.jsonl").read_bytes().count(b"\n") if out.exists() else 0)
@@ -122,7 +121,7 @@ def test_killed_while_what_is_there_is_overwritten(folder: Path, forks: Forks, w
     assert forks.run(command("overwritten")) == [1]
     for _ in range(3):
         before = size(out)
-        (child,) = forks.start(command("overwritten", "--existing", "overwrite"))
+        (child,) = forks.start(command("overwritten", "--existing", "overwrite"), holds=[(ADDED, 100)])
         wait_for_more(out, before)
         os.kill(child, signal.SIGKILL)
         assert forks.wait() == [-9]
@@ -137,12 +136,12 @@ def test_an_interrupted_run_says_so_and_goes_on(
     folder: Path, forks: Forks, whole: dict[str, Any], number: signal.Signals
 ) -> None:
     out = folder / f"interrupted-{number}"
-    (child,) = forks.start(command(out.name))
+    (child,) = forks.start(command(out.name), holds=[(ADDED, 100)])
     wait_for_more(out, 0)
     os.kill(child, number)
     assert forks.wait() == [130]
     message = forks.errors().splitlines()[-1]
-    assert message == "captioner: interrupted; what is done is kept, and the same command goes on from there"
+    assert message == "captioner: interrupted; finished work is kept, and the same command resumes"
     done = len(read(out / "captions.jsonl"))
     assert 0 < done < FEW - 3
     assert forks.run(command(out.name)) == [1]
@@ -180,20 +179,20 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     folder: Path, forks: Forks, whole: dict[str, Any]
 ) -> None:
     out = folder / "shared-killed"
-    children = forks.start(command(out.name), command(out.name), environments=shares(2))
-    wait_for_more(out, 0)
-    time.sleep(0.1)
+    children = forks.start(command(out.name), command(out.name), environments=shares(2), holds=[(ADDED, 20)])
+    wait_until(lambda: [len(read(part)) for part in out.glob("parts/captions-*-of-2.jsonl")] == [20, 20])
     for child in children:
         os.kill(child, signal.SIGKILL)
     assert forks.wait() == [-9, -9]
     done = sum(len(read(part)) for part in out.glob("parts/captions-*-of-2.jsonl"))
-    assert 0 < done < FEW - 3
+    assert done == 40
     # One of the next two dies: the other says so, once it has done its own share.
-    children = forks.start(command(out.name), command(out.name), environments=shares(2))
-    wait_for_more(out, size(out))
+    before, holds = size(out), [None, (ADDED, 20)]
+    children = forks.start(command(out.name), command(out.name), environments=shares(2), holds=holds)
+    wait_for_more(out, before)
     os.kill(children[1], signal.SIGKILL)
     assert forks.wait() == [1, -9]
-    assert "another process has ended early; the same command resumes" in forks.errors(0)
+    assert "another process ended early; run the same command again to resume" in forks.errors(0)
     assert len(read(out / "captions.jsonl")) == done  # what the first two had left
     assert forks.run(command(out.name), command(out.name), environments=shares(2)) == [1, 1]
     assert_same(check(out, FEW), whole)

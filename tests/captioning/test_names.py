@@ -170,7 +170,7 @@ def test_names_of_members(forks: Forks, place: Path) -> None:
     assert snapshot(place.parent) == before
     reasons = [line.rpartition(": ")[2] for line in forks.errors().splitlines()]
     assert reasons == [
-        "the contents at byte 512 go on beyond its end",
+        "the contents at byte 512 extend beyond its end",
         "the header at byte 0 is 2,097,152 bytes; at most 1,048,576",
         "a link; links in archives are not followed",
         "a link; links in archives are not followed",

@@ -105,5 +105,5 @@ def test_the_last_line_of_an_image_counts_and_images_are_found(tmp_path: Path, m
     assert found["some.tar/b.jpg"][0].open() == b"second"
     with pytest.raises(ValueError, match="not in the archive"):
         found["some.tar/gone.jpg"][0].open()
-    with pytest.raises(ValueError, match=r"none.jsonl is no file of records"):
+    with pytest.raises(ValueError, match=r"none.jsonl is not a file of records"):
         list(recorded_images(tmp_path / "none.jsonl"))

@@ -110,7 +110,7 @@ def test_half_a_line_is_neither_read_nor_built_upon(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(to_line(record("a")) + line + to_line(record("b")))
-    with pytest.raises(ValueError, match=r"x.jsonl:2 is damaged: it is no record; remove that line to go on"):
+    with pytest.raises(ValueError, match=r"x.jsonl:2 is damaged: not a record; remove that line"):
         list(read_lines(path))
 
 
@@ -118,9 +118,10 @@ def test_a_record_of_another_origin_is_told_apart() -> None:
     own = record("a")
     assert ORIGIN.difference(own) is None
     assert ORIGIN.difference({**own, "attention": []}) is None
-    assert ORIGIN.difference({**own, "model": "f" * 16}) == f"by the model {'f' * 16}, not 0123456789abcdef"
+    assert ORIGIN.difference({**own, "model": "f" * 16}) == f"by another model ({'f' * 16}, not {ORIGIN.model})"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "beam": 3}}) == "with beam 3, not 5"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not None"
+    assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "unknown": False}}) is None  # of an earlier version
     assert ORIGIN.difference({**own, "search": None}) == "with method None, not beam"
     assert replace(ORIGIN, attention=True).difference(own) == "without attention"
 

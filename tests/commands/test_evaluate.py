@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.holding import wait_until
 from helpers.toy_evaluation import COUNT, make_home, write_some
 from helpers.toy_judge import ToyJudge
 
@@ -24,21 +24,12 @@ from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 
 COMMAND = """
-import sys, time
-from helpers import toy_judge
+import sys
+from helpers import holding, toy_judge
 import captioner.evaluation.metrics.judge
-from captioner.captioning.output_folder import OutputFolder
-from captioner.cli import main
 
-add_caption = OutputFolder.add_caption
-
-def add_slowly(self, record):
-    add_caption(self, record)
-    time.sleep({seconds})
-
-OutputFolder.add_caption = add_slowly
 captioner.evaluation.metrics.judge.Judge = toy_judge.ToyJudge
-sys.exit(main(sys.argv[1:]))
+sys.exit(holding.main())
 """
 
 
@@ -105,10 +96,10 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     for more, message in (
         (
             ["one", "data", "--beam", "2"],
-            "captions.jsonl has captions with beam 5, not 2; name another folder",
+            "captions.jsonl has captions with beam 5, not 2; choose another folder",
         ),
         (["one", "data", "--length-power", "1"], "has captions with length_power 0.9, not 1.0"),
-        (["two", "data"], "captions.jsonl has captions by the model "),
+        (["two", "data"], "captions.jsonl has captions by another model "),
         (["one", "data", "--split", "train"], "has captions of other images (data data, split test, digest "),
     ):
         assert evaluate(*more, "--out", str(out)) == 1
@@ -283,11 +274,11 @@ def test_the_real_judge(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len((tmp_path / "out" / "images.jsonl").read_text().splitlines()) == COUNT
 
 
-def start(home: Path, out: Path, seconds: float = 0, **environment: str) -> subprocess.Popen[str]:
-    """Start a process that takes so long for an image."""
+def start(home: Path, out: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start the command as a process of its own."""
     command = ["evaluate", "one", "data", "--out", str(out), "--resamples", "60", "--batch-size", "1"]
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND.format(seconds=seconds), *command],
+        [sys.executable, "-c", COMMAND, *command],
         cwd=home,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
@@ -299,14 +290,11 @@ def start(home: Path, out: Path, seconds: float = 0, **environment: str) -> subp
 def test_killed_it_goes_on_and_ends_as_if_nothing_had_happened(place: Path, tmp_path: Path) -> None:
     assert evaluate("one", "data", "--out", str(tmp_path / "whole"), "--quiet") == 0
     out = tmp_path / "killed"
-    process = start(place, out, seconds=0.5)
+    process = start(place, out, HOLD="captioner.captioning.output_folder:OutputFolder.add_caption=3")
     record = out / "captions.jsonl"
-    deadline = time.monotonic() + 100
-    while not (record.exists() and record.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: record.exists() and record.stat().st_size > 0, lambda: process.poll() is None)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate()
     assert not (out / "metrics.json").exists()
     done = record.read_bytes().count(b"\n")
     assert 0 < done < COUNT
@@ -324,7 +312,7 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
         port = str(probe.getsockname()[1])
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [start(place, tmp_path / "both", RANK=str(rank), LOCAL_RANK=str(rank), **common) for rank in range(2)]
-    (table, told), (nothing, silence) = (process.communicate(timeout=100) for process in processes)
+    (table, told), (nothing, silence) = (process.communicate() for process in processes)
     assert [process.returncode for process in processes] == [0, 0], told + silence
     assert table == (tmp_path / "alone" / "comparison.txt").read_text()
     assert nothing == ""
@@ -335,13 +323,9 @@ def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["data"], "there is nothing to evaluate"),
         (["nowhere", "data"], "model is 'nowhere'; "),
         (["one", "nowhere"], "nowhere is not there, expected a folder with a data set"),
         (["one", "data", "--split", "val"], "data has no split 'val', only train, test"),
-        (["one", "data", "--temperature", "2"], "temperature goes with sample only"),
-        (["one", "data", "--length-power", "-1"], "length_power is -1"),
-        (["one", "data", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
         (["data", "--results", "nowhere.json"], "nowhere.json"),
         (["one", "data", "--out", "data/0000.jpg"], "data/0000.jpg"),
     ],
@@ -359,10 +343,8 @@ def test_failures_are_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize("arguments", [["one", "data"], ["--out", "x"], ["a", "b", "--out", "x", "--limit", "0"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["evaluate", *arguments])
-    assert ended.value.code == 2
-    assert "usage: captioner evaluate" in capsys.readouterr().err
+    assert main(["evaluate", *arguments]) == 2
+    assert "see `captioner evaluate --help`" in capsys.readouterr().err
 
 
 def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def test_a_grid_of_each_image(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert overlay("photos", "--recursive") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("out: grid of 3 images (")
-    assert captured.out.endswith(" a second), 0 failed\n")
+    assert captured.out.endswith(" per second), 0 failed\n")
     assert captured.err == ""
     names = ["photos/0000.jpg", "photos/0001.jpg", "photos/more/0000.jpg"]
     assert files(place / "out") == [f"grid/{name}.png" for name in names]
@@ -80,7 +80,7 @@ def test_two_models_are_compared(place: Path, models: dict[str, Captioner], caps
         for word in models[name].caption("photos/0000.jpg").words:
             assert f">{word}</text>" in drawn
     capsys.readouterr()
-    assert overlay("photos", "--model", "1", "--model", "0") == 1
+    assert overlay("photos", "--model", "1", "--model", "0") == 2
     assert capsys.readouterr().err == "captioner: --model is given 3 times; at most two are compared\n"
 
 
@@ -100,7 +100,7 @@ def test_bad_images_are_named_and_the_rest_is_drawn(place: Path, capsys: pytest.
 
 def test_a_text_of_ones_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert overlay("photos", "--caption", "The zebra runs.", "--format", "svg") == 0
-    assert capsys.readouterr().err == "captioner: 0 does not know 'zebra'; it reads <unk> there\n"
+    assert capsys.readouterr().err == "captioner: 0 does not know 'zebra'; it reads them as <unk>\n"
     drawn = (place / "out/grid/photos/0001.jpg.svg").read_text()
     assert [word for word in ("the", "zebra", "runs") if f">{word}</text>" in drawn] == ["the", "zebra", "runs"]
 
@@ -180,22 +180,26 @@ def test_an_html_page_alone(place: Path) -> None:
             ["photos", "--format", "svg", "--kind", "words"],
             "format svg is of kind grid, matrix, samples or compare, not words",
         ),
-        (["photos", "--temperature", "2"], "temperature goes with sample only"),
-        ([], "name images, or a record of captions with --from"),
-        (["photos", "--from", "x.jsonl"], "--from draws what is recorded; it does not go with images"),
-        (["--from", "x.jsonl"], "--from draws what is recorded; it does not go with --model"),
-        (["empty"], "no images in empty; --recursive looks into subfolders too"),
+        (["photos", "--temperature", "2"], "temperature applies to sampling only"),
+        ([], "name images, or a file of recorded captions with --from"),
+        (["photos", "--from", "x.jsonl"], "--from draws recorded captions; it does not go with images"),
+        (["--from", "x.jsonl"], "--from draws recorded captions; it does not go with --model"),
         (["photos", "--width", "99"], "width is 99.0; it must be from 1 to 20 inches"),
     ],
 )
 def test_wrong_usage_is_one_line(
     arguments: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (place / "empty").mkdir()
-    assert main(["overlay", *arguments, "--out", "out", "--model", "0"]) == 1
+    assert main(["overlay", *arguments, "--out", "out", "--model", "0"]) == 2
     captured = capsys.readouterr()
     assert captured.err == f"captioner: {message}\n"
     assert captured.out == ""
+
+
+def test_an_empty_folder_is_a_failure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "empty").mkdir()
+    assert overlay("empty") == 1
+    assert capsys.readouterr().err.startswith("captioner: no images in empty; --recursive")
 
 
 def test_formats_choose_the_kind(place: Path) -> None:

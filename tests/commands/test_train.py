@@ -24,7 +24,7 @@ from captioner.cli import main
 from captioner.training.recipe import load_recipe, to_yaml
 from captioner.training.run_folder import RunFolder
 
-STOPPING = "stopping after this step; once more stops at once, back to the last checkpoint\n"
+STOPPING = "stopping after this step; interrupt again to stop at once, at the last checkpoint\n"
 
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -97,15 +97,11 @@ def test_a_run_goes_where_it_is_told_and_says_how_it_ended(config: str, capsys: 
     ("arguments", "message"),
     [
         (["nowhere.yaml"], "nowhere.yaml is not there"),
-        (["toy.yaml", "decoder.hiden=3"], "unknown key decoder.hiden (did you mean hidden?)"),
-        (["toy.yaml", "epochs"], "'epochs' has no '='"),
-        (["toy.yaml", "optimiser.rate=fast"], "optimiser.rate is 'fast' (text); expected a number"),
         (["toy.yaml", "data.root=nowhere"], "nowhere is not there"),
         (["toy.yaml", "data.validation=dev"], "data has no split 'dev', only train, val"),
         (["toy.yaml", "encoder.name=efficientnet-lite9"], "no encoder is called 'efficientnet-lite9'"),
         (["toy.yaml", "start=nowhere"], "start is 'nowhere'; choose from coco-soft, "),
         (["toy.yaml", "precision=float16", "--device", "cpu"], "precision float16 needs a CUDA device"),
-        (["toy.yaml", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
     ],
 )
 def test_failures_are_one_line_and_exit_code_1(
@@ -113,6 +109,25 @@ def test_failures_are_one_line_and_exit_code_1(
 ) -> None:
     errors = errors_of(arguments, capsys)
     assert errors.startswith("captioner: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy.yaml", "decoder.hiden=3"], "unknown key decoder.hiden (did you mean hidden?)"),
+        (["toy.yaml", "epochs"], "'epochs' has no '='"),
+        (["toy.yaml", "optimiser.rate=fast"], "optimiser.rate is 'fast' (text); expected a number"),
+        (["toy.yaml", "--device", "abacus"], "device is 'abacus'; choose from auto, cpu"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *arguments]) == 2
+    errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1
     assert not Path("runs").exists()
@@ -172,7 +187,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     assert main(["train", config]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    told = "stopped; everything is in runs/toy/last, and --resume goes on from there\n"
+    told = "stopped; everything is in runs/toy/last, and --resume continues from there\n"
     assert captured.err == STOPPING + told
     assert 3 <= len(read_log(Path("runs/toy"))) < 8
     assert main(["train", config, "--resume"]) == 0
@@ -188,7 +203,7 @@ def test_a_second_signal_stops_at_once(
     assert main(["train", config]) == 130
     lines = capsys.readouterr().err.splitlines(keepends=True)
     assert lines[-2:] == [
-        STOPPING, "captioner: interrupted; what is done is kept, and the same command goes on from there\n"
+        STOPPING, "captioner: interrupted; finished work is kept, and the same command resumes\n"
     ]  # fmt: skip
     assert main(["train", config, "--resume"]) == 0
     run_toy(load_recipe(config), tmp_path / "whole")
@@ -218,7 +233,7 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     assert re.search(r"epoch 1\b.*\| \d/4 \[", text)
     assert re.search(r"loss \d\.\d{3}, \d+ captions/s", text)
     assert "stopping after this step" in text
-    assert "--resume goes on from there" in text
+    assert "--resume continues from there" in text
     assert "Traceback" not in text
     steps = len(step_lines(tmp_path / "run"))
     assert 9 < steps < 2000

@@ -89,25 +89,25 @@ def test_specials_have_the_first_ids():
     assert SPECIALS == ("<pad>", "<start>", "<end>", "<unk>")
 
 
-def test_encode_and_decode():
+def test_words_to_ids_and_back():
     vocabulary = small_vocabulary()
     ids = vocabulary.encode(["b", "'s", "zebra", "a"])
     assert ids == [START, 5, 4, UNKNOWN, 6, END]
     assert vocabulary.words(ids) == ["b", "'s", "<unk>", "a"]
-    assert vocabulary.decode(ids) == "b's <unk> a"
+    assert join_words(vocabulary.words(ids)) == "b's <unk> a"
 
 
-def test_decode_stops_at_the_first_end_and_skips_padding():
+def test_words_stop_at_the_first_end_and_skip_padding():
     vocabulary = small_vocabulary()
-    assert vocabulary.decode([PAD, START, 5, PAD, 6, END, 5, END, PAD]) == "b a"
-    assert vocabulary.decode([5, 6]) == "b a"
-    assert vocabulary.decode([]) == ""
+    assert vocabulary.words([PAD, START, 5, PAD, 6, END, 5, END, PAD]) == ["b", "a"]
+    assert vocabulary.words([5, 6]) == ["b", "a"]
+    assert vocabulary.words([]) == []
 
 
 @pytest.mark.parametrize("number", [-1, 7])
 def test_id_outside_the_vocabulary_is_an_error(number):
     with pytest.raises(ValueError, match=rf"{number} is outside 0\.\.6"):
-        small_vocabulary().decode([START, number])
+        small_vocabulary().words([START, number])
 
 
 def test_words_that_look_like_specials_never_become_them():

@@ -17,7 +17,7 @@ import captioner
 from captioner.cli import main
 from captioner.datasets.dataset import FORMATS
 from captioner.evaluation.metrics.judge import MEANS
-from captioner.evaluation.text_tables import LABELS
+from captioner.evaluation.tables import LABELS
 
 GUIDE = ROOT / "CONTRIBUTING.md"
 BLOCKS = read_blocks(GUIDE)

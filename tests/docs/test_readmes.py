@@ -17,9 +17,11 @@ import pytest
 from helpers.documents import Block, documents, read_blocks, read_commands, split_pipe, write_world
 from helpers.photo_folders import ROOT
 
+import captioner.evaluation.metrics.judge
 from captioner.cli import main, make_parser
 
 READMES = [path for path in documents() if path.name == "README.md"]
+pytestmark = pytest.mark.timeout(1200)  # of many commands, on however busy a machine
 # Commands that are not run here, by how they start, and why; their options are checked.
 NOT_RUN = {
     "python experiments/benchmarks/": "takes minutes, and measures the machine",
@@ -41,8 +43,9 @@ TRAINED = {"tiny": ["epochs=2", "validation.every=2"], "fine-tune": ["epochs=1"]
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like a checkout with photographs and data sets, to stand in."""
+    """A folder like a checkout with photographs and data sets, to stand in; Java, which is slow, has other tests."""
     monkeypatch.chdir(write_world(tmp_path / "checkout"))
+    monkeypatch.setattr(captioner.evaluation.metrics.judge, "find_jars", lambda: None)
     return tmp_path / "checkout"
 
 
@@ -91,7 +94,7 @@ def run(command: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = Path(arguments[1]).stem
         assert main([*arguments, "--show"]) == 0, command
         if recipe not in TRAINED:
-            shutil.copytree(trained, Path("runs") / recipe)
+            shutil.copytree(trained, Path("runs") / recipe, dirs_exist_ok=True)
             return
         arguments += TRAINED[recipe]
     if arguments[0] == "export" and not Path(arguments[1]).exists():
@@ -108,7 +111,7 @@ def check_options(command: str) -> None:
         script = (ROOT / arguments[1]).read_text()
         assert not [option for option in arguments if option.startswith("--") and f'"{option}"' not in script], command
     elif arguments[0] == "make":
-        subprocess.run(["make", "--dry-run", "--file", str(ROOT / "Makefile"), *arguments[1:]], cwd=ROOT, check=True)
+        subprocess.run(["make", "--dry-run", *arguments[1:]], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     elif arguments[0] == "pip":
         config = configparser.ConfigParser()
         config.read(ROOT / "setup.cfg")
@@ -132,7 +135,8 @@ def with_server(commands: list[str]) -> None:
         for command in commands:
             asked = command.replace("http://127.0.0.1:8000", found[0])
             assert asked != command
-            subprocess.run([*shlex.split(asked), "--silent", "--show-error", "--fail"], check=True)
+            request = [*shlex.split(asked), "--silent", "--show-error", "--fail"]
+            subprocess.run(request, stdout=subprocess.DEVNULL, check=True)
     finally:
         server.terminate()
         server.wait()

@@ -7,8 +7,8 @@ import pytest
 from helpers.toy_captions import GRID, SIDE, caption_of, flat, one_cell
 
 from captioner.figures.alignment import alignment_matrix, marginals
+from captioner.figures.drawing import Label, Picture, Sheet, figure_bytes
 from captioner.figures.masks import colour_scale, to_levels
-from captioner.figures.sheets import Label, Picture, Sheet, figure_bytes
 from captioner.images.preprocessing import Preprocessing
 
 

@@ -10,8 +10,8 @@ from helpers.toy_captions import GRID, SIDE, SIZES, caption_of, flat, one_cell
 from PIL import Image, ImageColor
 
 from captioner.figures.animation import animation_bytes, animation_frames, save_animation
+from captioner.figures.drawing import BRIGHT
 from captioner.figures.masks import STYLES
-from captioner.figures.sheets import BRIGHT
 from captioner.images.preprocessing import Preprocessing
 
 

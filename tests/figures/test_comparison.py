@@ -7,7 +7,7 @@ import pytest
 from helpers.toy_captions import SIDE, caption_of, flat
 from PIL import Image
 
-from captioner.figures.sheets import Label, Picture, Sheet, figure_bytes
+from captioner.figures.drawing import Label, Picture, Sheet, figure_bytes
 from captioner.figures.word_grid import align_words, comparison
 from captioner.images.preprocessing import Preprocessing
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, features
 
 from captioner.figures import lettering
+from captioner.figures.drawing import Label, Sheet, figure_bytes
 from captioner.figures.lettering import draw_text, font_families, font_file, is_right_to_left, text_width, visual_order
-from captioner.figures.sheets import Label, Sheet, figure_bytes
 
 SIZE = 40
 

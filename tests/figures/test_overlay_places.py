@@ -11,8 +11,8 @@ from helpers.toy_captions import FITTINGS, SIDE, caption_of, one_cell, seen_box
 from numpy.typing import NDArray
 
 from captioner.figures.animation import animation_frames
-from captioner.figures.sampled_looks import looks_figure
-from captioner.figures.sheets import Outline, Picture, Sheet
+from captioner.figures.attention_samples import looks_figure
+from captioner.figures.drawing import Outline, Picture, Sheet
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import word_image
 from captioner.images.opening import open_image

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.drawing import Bar, Label, Picture, Sheet, figure_bytes, save_figure
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES
-from captioner.figures.sheets import Bar, Label, Picture, Sheet, figure_bytes, save_figure
 from captioner.figures.vector_files import make_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.preprocessing import Preprocessing
@@ -61,7 +61,7 @@ def labels(sheet: Sheet) -> list[Label]:
 
 def agg(sheet: Sheet) -> NDArray[np.uint8]:
     """Return the pixels (height, width, 3) that matplotlib makes of a figure."""
-    figure = make_figure(sheet)
+    figure = make_figure(sheet, reorder=False)
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba())[..., :3]
 
@@ -140,7 +140,7 @@ def test_words_stand_as_they_are_with_their_probabilities() -> None:
     assert [text for text in shown if text in numbers] == numbers
     with matplotlib.rc_context({"text.usetex": True, "text.parse_math": True}), warnings.catch_warnings():
         warnings.simplefilter("error")
-        drawn = make_figure(figure)
+        drawn = make_figure(figure, reorder=False)
         drawn.canvas.draw()
         assert [text.get_text() for text in drawn.axes[0].texts] == shown
         assert not any(text.get_usetex() or text.get_parse_math() for text in drawn.axes[0].texts)

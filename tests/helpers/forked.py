@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import captioner.captioning.captioner, captioner.captioning.folder_run, captioner.figures.word_grid, onnxruntime
 import captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph
 from captioner.cli import main
+from helpers.holding import hold_after
 
 torch.set_num_threads(1)
 os.chdir(sys.argv[1])
@@ -25,6 +27,8 @@ captioner.captioning.captioner.load = lambda folder, **options: models[str(folde
 def run(job):
     sys.stdin.close()
     os.environ.update(job["environment"])
+    if job["hold"]:
+        hold_after(*job["hold"])
     for number, name in ((1, "output"), (2, "errors")):
         os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     code = main(job["arguments"])
@@ -62,13 +66,22 @@ class Forks:
             bufsize=1,
         )
 
-    def start(self, *commands: list[str], environments: list[dict[str, str]] | None = None) -> list[int]:
-        """Start commands, and return the numbers of their processes."""
+    def start(
+        self,
+        *commands: list[str],
+        environments: list[dict[str, str]] | None = None,
+        holds: Sequence[tuple[str, int] | None] = (),
+    ) -> list[int]:
+        """Start commands, and return the numbers of their processes.
+
+        `holds` are those of `helpers.holding.hold_after`, of each command; the last holds for all that follow.
+        """
         self.count = len(commands)
         jobs = [
             {
                 "arguments": arguments,
                 "environment": environments[number] if environments else {},
+                "hold": holds[min(number, len(holds) - 1)] if holds else None,
                 "output": str(self.folder / f"output-{number}"),
                 "errors": str(self.folder / f"errors-{number}"),
             }

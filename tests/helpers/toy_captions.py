@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
+from captioner.figures.masks import Raster
 from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import Preprocessing
 
@@ -42,6 +43,12 @@ def one_cell(row: int, column: int, grid: tuple[int, int] = GRID) -> NDArray[np.
     attention = np.zeros((1, *grid), dtype=np.float32)
     attention[0, row, column] = 1
     return attention
+
+
+def attention_map(caption: Caption, word: int, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Return one word's weights (height, width) over the whole original image, on a raster of `size` of it."""
+    weights = caption.attention[word]  # (rows, columns)
+    return Raster(caption.geometry, weights.shape, size).spread(weights)
 
 
 def flat(words: int, size: tuple[int, int], fit: str = "squash") -> Caption:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 
 
 class ToyScores:

@@ -11,8 +11,8 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation.evaluator import EvaluationSplit, Evaluator
-from captioner.evaluation.score_tables import Comparison, find_paper_rows
+from captioner.evaluation.comparison import Comparison, find_paper_rows
+from captioner.evaluation.scoring import EvaluationSplit, Evaluator
 from captioner.images.preprocessing import Preprocessing
 from helpers.toy_captions import GRID, SIDE, caption_of
 from helpers.toy_judge import ToyJudge

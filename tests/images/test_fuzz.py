@@ -103,7 +103,6 @@ def refusal_of(data: bytes, reduced: bool) -> str | None:
     return None
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore")
 def test_mutated_files_open_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MAX_PIXELS", 1_000_000)  # so that enlarged sizes that are allowed take no time

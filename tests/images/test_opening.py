@@ -271,7 +271,6 @@ def refusal_of(path: str | os.PathLike[str]) -> str:
     return message
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
     pipe, folder = tmp_path / "pipe.jpg", tmp_path / "folder.jpg"

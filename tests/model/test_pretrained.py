@@ -14,7 +14,7 @@ from helpers.photo_folders import EXAMPLES
 
 from captioner.captioning.captioner import Captioner, load
 from captioner.datasets.dataset import load_dataset
-from captioner.evaluation.metrics.ngram_metrics import bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import bleu
 from captioner.model.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
 from captioner.model.checkpoint import load_checkpoint
 

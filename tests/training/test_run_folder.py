@@ -78,7 +78,7 @@ def test_best_and_last_load_and_caption(finished: tuple[Recipe, Path, Recorder])
         with torch.no_grad():
             regions = encoder(torch.from_numpy(pixels).permute(2, 0, 1)[None])
         ((found,),) = beam_search(decoder, regions, SearchConfig(beam=2))
-        assert checkpoint.vocabulary.decode(found.ids)
+        assert checkpoint.vocabulary.words(found.ids)
     assert load_training_state(run / "best") is None
     assert load_training_state(run / "last") is not None
     metrics = load_checkpoint(run / "best").metrics

@@ -10,7 +10,7 @@ from helpers.toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, so
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.evaluation.metrics.ngram_metrics import bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import bleu
 from captioner.model.randomness import Randomness
 from captioner.model.search.sampling import roll_out
 from captioner.training.batches import EpochPlan

@@ -14,7 +14,7 @@ from torch import Tensor
 import captioner.training.validation
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search

@@ -287,5 +287,5 @@ def test_refuses_what_makes_no_sense(tmp_path: Path) -> None:
 def test_web_files_are_read_by_name() -> None:
     assert all(read_asset(name) for name in (*VIEWER, VIEWER_STYLE, "gallery.html"))
     for name in ("../files.py", "nothing.js", ""):
-        with pytest.raises(ValueError, match=r"is no web file; there are .*viewer\.js"):
+        with pytest.raises(ValueError, match=r"is not a web file; there are .*viewer\.js"):
             read_asset(name)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
-from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell
+from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, attention_map, caption_of, one_cell
 from helpers.toy_gallery import HOSTILE, picture, random_caption
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.figures.masks import attention_map, blend, visible_mask
+from captioner.figures.masks import blend, visible_mask
 from captioner.images.preprocessing import Preprocessing
 from captioner.web.assets import VIEWER, read_asset
 from captioner.web.gallery import GalleryEntry, write_gallery

@@ -17,9 +17,9 @@ from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
 from captioner.evaluation.analysis.grounding import Grounding, measure_grounding
 from captioner.evaluation.analysis.instances import Instances, instance_files, read_instances
 from captioner.evaluation.analysis.length_curves import BUCKETS, LengthCurves, length_curves
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import json_text
+from captioner.evaluation.comparison import Comparison
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import json_text
 from captioner.files import write_whole
 
 DIAGNOSTICS, GROUNDING, LENGTHS = "diagnostics", "grounding", "lengths"  # each .json and .txt
@@ -43,22 +43,25 @@ def analyse(comparison: Comparison, root: Path | None = None) -> Analysis:
     """Look into the evaluations of a comparison; `root` is the data set's folder, where COCO's has boxes of objects."""
     systems, protocol = comparison.evaluations, comparison.protocol
     errors = {
-        own.name: find_errors(_words(own.candidates), list(map(_words, own.references))) for own in comparison.rows
+        row.name: find_errors(_words(row.candidates), list(map(_words, row.references))) for row in comparison.rows
     }
     if not systems:
         return Analysis(errors=errors)
     images = systems[0].images
     curves = length_curves(
-        {own.name: own.candidates for own in systems},
+        {system.name: system.candidates for system in systems},
         systems[0].references,
         buckets=min(BUCKETS, len(images)),
         resamples=protocol.resamples,
         seed=protocol.seed,
     )
-    models = {own.name: own.captions for own in systems if own.captions is not None}
+    models = {system.name: system.captions for system in systems if system.captions is not None}
     instances = _read_objects(root, images) if root is not None and models else None
-    grounding = {name: _ground(own, images, instances, comparison) for name, own in models.items()} if instances else {}
-    return Analysis(curves, {name: diagnose(own) for name, own in models.items()}, grounding, errors)
+    diagnostics = {name: diagnose(captions) for name, captions in models.items()}
+    grounding = {}
+    if instances:
+        grounding = {name: _ground(captions, images, instances, comparison) for name, captions in models.items()}
+    return Analysis(curves, diagnostics, grounding, errors)
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:
@@ -73,7 +76,7 @@ def example_of(evaluation: Evaluation, place: int) -> tuple[str, tuple[str, ...]
 
 def _read_objects(root: Path, images: Sequence[CaptionedImage]) -> Instances | None:
     """Return the objects of images, None where the data set has none of any."""
-    files = instance_files(root, [image.file_name for image in images])
+    files = instance_files(root, images)
     found = read_instances(files, {image.image_id for image in images}) if files else None
     return found if found is not None and found.images else None
 
@@ -105,9 +108,9 @@ def write_analysis(out: Path, folders: Mapping[str, Path], analysis: Analysis) -
     `folders` are by the names of the evaluations. There are no files of what is not known.
     """
     found: list[tuple[Path, _Finding]] = [] if analysis.curves is None else [(out / LENGTHS, analysis.curves)]
-    found += [(folders[name] / DIAGNOSTICS, own) for name, own in analysis.diagnostics.items()]
-    found += [(folders[name] / GROUNDING, own) for name, own in analysis.grounding.items()]
-    for path, own in found:
+    found += [(folders[name] / DIAGNOSTICS, finding) for name, finding in analysis.diagnostics.items()]
+    found += [(folders[name] / GROUNDING, finding) for name, finding in analysis.grounding.items()]
+    for path, finding in found:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path.with_name(f"{path.name}.json"), json_text(own.to_dict()))
-        write_whole(path.with_name(f"{path.name}.txt"), own.to_text() + "\n")
+        write_whole(path.with_name(f"{path.name}.json"), json_text(finding.to_dict()))
+        write_whole(path.with_name(f"{path.name}.txt"), finding.to_text() + "\n")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from captioner.evaluation.analysis.word_classes import word_class
+from captioner.evaluation.analysis.word_classes import is_content, word_class
 
 LISTED = 10  # words or pairs of a list
 KINDS = {
@@ -27,18 +27,12 @@ KINDS = {
     "empty": "has no words",
 }
 CONFUSED_CLASSES = ("person", "animal", "object", "place", "colour", "number", "verb")
-_FORM_CLASSES = ("article", "preposition", "conjunction", "pronoun", "adverb")
 _PHRASE_CLASSES = ("person", "animal", "object", "place", "abstract", "verb", "other")
-_EMPTY_WORDS = """
-    'd 'll 'm 're 's 've am are be been being can could did do does done get gets getting go goes going gon got had has
-    have having is may might must seem seems should wan was were will would area back background bottom edge end
-    foreground front group kind left lot middle number one other part right scene set shot side top type view way
-    picture photo image another"""
 # Not "in" and "on", with which sentences end well: "a man looks on".
 _UNFINISHED_WORDS = """
     a an the and or but while as with of at from for into onto near next to toward towards beside between against like
     his her their its is are"""
-_EMPTY, _UNFINISHED = frozenset(_EMPTY_WORDS.split()), frozenset(_UNFINISHED_WORDS.split())
+_UNFINISHED = frozenset(_UNFINISHED_WORDS.split())
 _IRREGULAR = {
     form: base
     for base, forms in {
@@ -103,19 +97,16 @@ class CommonErrors:
     confusions: tuple[Confusion, ...]
 
 
-def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]], listed: int = LISTED) -> CommonErrors:
-    """Count the errors of captions, each against its image's references, all of them cut into lower-case words.
-
-    At most `listed` words or pairs are in a list.
-    """
+def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> CommonErrors:
+    """Count the errors of captions, each against its image's references, all of them cut into lower-case words."""
     if len(captions) != len(references):
         raise ValueError(f"{len(captions)} captions for {len(references)} images; expected one for each")
     unsupported: _Wrongs[str] = _Wrongs()
     missed: _Wrongs[str] = _Wrongs()
     confusions: _Wrongs[tuple[str, str]] = _Wrongs()
     kinds: dict[str, list[int]] = {kind: [] for kind in KINDS}
-    for place, (caption, own) in enumerate(zip(captions, references, strict=True)):
-        image = _Image(caption, own)
+    for place, (caption, group) in enumerate(zip(captions, references, strict=True)):
+        image = _Image(caption, group)
         for word in image.said:
             unsupported.add(word, place, wrong=word not in image.support, weight=0)
         for word, support in image.expected.items():
@@ -127,7 +118,7 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
             "unsupported": any(word not in image.support for word in image.said),
             "missed": any(word not in image.said for word in image.expected),
             "confused": bool(pairs),
-            **_slips(caption, own),
+            **_slips(caption, group),
         }
         for kind, is_so in found.items():
             if is_so:
@@ -136,11 +127,11 @@ def find_errors(captions: Sequence[Words], references: Sequence[Sequence[Words]]
     return CommonErrors(
         len(captions),
         _tallies(kinds),
-        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(listed)),
-        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(listed)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in unsupported.top(LISTED)),
+        tuple(WordCount(names[key], *numbers) for key, numbers in missed.top(LISTED)),
         tuple(
             Confusion(names[said], names[expected], word_class(names[said]), count, example)
-            for (said, expected), (count, _, example) in confusions.top(listed)
+            for (said, expected), (count, _, example) in confusions.top(LISTED)
         ),
     )
 
@@ -164,9 +155,9 @@ class _Image:
         self.support: Counter[str] = Counter()
         self.classes: dict[str, str] = {}
         for reference in references:
-            own = {stem(word): word_class(word) for word in reference}
-            self.support.update(own.keys())
-            self.classes |= own
+            stems = {stem(word): word_class(word) for word in reference}
+            self.support.update(stems.keys())
+            self.classes |= stems
         content = {stem(word) for reference in references for word in reference if is_content(word)}
         # With a single reference, nothing is agreed upon.
         self.expected = {
@@ -220,13 +211,6 @@ def _slips(caption: Words, references: Sequence[Words]) -> dict[str, bool]:
     }
 
 
-def is_content(word: str) -> bool:
-    """Tell whether a lower-case word says something of the image by itself."""
-    return (
-        word_class(word) not in _FORM_CLASSES and word not in _EMPTY and any(character.isalnum() for character in word)
-    )
-
-
 def repeats(caption: Words) -> bool:
     """Tell whether a word comes twice in a row, or a phrase of two words with a noun or a verb in it twice."""
     pairs = list(pairwise(caption))
@@ -268,7 +252,7 @@ def _without_ending(word: str) -> str:
 def _names(captions: Sequence[Words], references: Sequence[Sequence[Words]]) -> Mapping[str, str]:
     """Return the commonest form of each stem, the first by spelling of several that are equally common."""
     forms = Counter(word for caption in captions for word in caption)
-    forms.update(word for own in references for reference in own for word in reference)
+    forms.update(word for group in references for reference in group for word in reference)
     names: dict[str, str] = {}
     for word, _ in sorted(forms.items(), key=lambda item: (-item[1], item[0])):
         names.setdefault(stem(word), word)

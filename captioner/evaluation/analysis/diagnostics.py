@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
 from captioner.evaluation.analysis.word_classes import CLASSES, word_class
-from captioner.evaluation.text_tables import Table, number, without_nan
+from captioner.evaluation.tables import Table, number, without_nan
 
 Values = NDArray[np.float64]
 STILL = 0.02  # mean movement of the weights from word to word below which attention has collapsed
@@ -99,7 +99,7 @@ def diagnose(captions: Sequence[Caption]) -> Diagnostics:
     places = np.array([place for caption in told for place in range(len(caption.words))], dtype=np.int64)  # (W,)
     names = np.array([word_class(word) for caption in told for word in caption.words], dtype=np.str_)  # (W,)
     residuals = [residual(caption.attention) for caption in told]
-    moved = [float(own[1:, 3].mean()) for own in measured if len(own) > 1]
+    moved = [float(caption[1:, 3].mean()) for caption in measured if len(caption) > 1]
     return Diagnostics(
         captions=len(captions),
         empty=len(captions) - len(told),

@@ -34,7 +34,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.text_tables import Table, number, without_nan
+from captioner.evaluation.tables import Table, number, without_nan
 from captioner.images.geometry import Geometry
 
 Values = NDArray[np.float64]
@@ -136,8 +136,8 @@ def measure_grounding(
             else:
                 scored.setdefault(category, {}).setdefault(index, []).append(scores)
     everything: dict[int, list[Values]] = {}
-    for own in scored.values():
-        for index, values in own.items():
+    for by_image in scored.values():
+        for index, values in by_image.items():
             everything.setdefault(index, []).extend(values)
     return Grounding(
         len(captions),
@@ -192,7 +192,8 @@ def _score(weights: Values, caption: Caption, boxes: Values) -> Values:
     middle = _inside(np.array([(left + right) / 2, (top + bottom) / 2]), boxes)
     mean = caption.attention.mean(axis=0, dtype=np.float64)  # (rows, columns)
     pointing = (_point(weights, centres), _point(mean, centres), float(middle), float(centres.mean()))
-    mass = (*(float((own * shares).sum() / own.sum()) for own in (weights, mean, _central(grid))), float(shares.mean()))
+    inside = [float((each * shares).sum() / each.sum()) for each in (weights, mean, _central(grid))]
+    mass = (*inside, float(shares.mean()))
     return np.stack([pointing, mass], axis=-1)  # (methods, measures)
 
 
@@ -264,8 +265,8 @@ _KEYS = tuple(f"{method} {measure}" for method in METHODS for measure in MEASURE
 def _summarise(images: Mapping[int, Sequence[Values]], resamples: int, seed: int) -> GroundingRow:
     """Average the scores (methods, measures) of names, given by image, with intervals over the images."""
     sums = _Sums(
-        np.array([len(own) for own in images.values()], dtype=np.float64),
-        np.array([np.sum(own, axis=0).ravel() for own in images.values()]).reshape(-1, len(_KEYS)),
+        np.array([len(rows) for rows in images.values()], dtype=np.float64),
+        np.array([np.sum(rows, axis=0).ravel() for rows in images.values()]).reshape(-1, len(_KEYS)),
     )
     total = int(sums.words.sum())
     values = dict(zip(_KEYS, sums.scores.sum(axis=0) / total if total else np.full(len(_KEYS), np.nan), strict=True))
@@ -278,10 +279,10 @@ def _summarise(images: Mapping[int, Sequence[Values]], resamples: int, seed: int
 
 
 def _with_interval(method: str, measure: str, values: Mapping[str, float], drawn: Mapping[str, Values]) -> Score:
-    key, own = f"{method} {measure}", f"{METHODS[0]} {measure}"
+    key, attended = f"{method} {measure}", f"{METHODS[0]} {measure}"
     if not drawn:
         return Score(float(values[key]), None, None)
-    above = find_difference(values[key], values[own], drawn[key], drawn[own]) if key != own else None
+    above = find_difference(values[key], values[attended], drawn[key], drawn[attended]) if key != attended else None
     return Score(float(values[key]), find_interval(drawn[key]), above)
 
 
@@ -290,8 +291,8 @@ def _intervals(measure: str, scores: Mapping[str, Score]) -> list[str]:
     lines = []
     for name, score in scores.items():
         if score.interval:
-            own = f"{measure} of {name} {score.value:.1%} ({score.interval.low:.1%} to {score.interval.high:.1%})"
-            lines.append(own)
+            line = f"{measure} of {name} {score.value:.1%} ({score.interval.low:.1%} to {score.interval.high:.1%})"
+            lines.append(line)
         if score.advantage:
             low, high = score.advantage.interval.low, score.advantage.interval.high
             lines[-1] += (

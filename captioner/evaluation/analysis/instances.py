@@ -18,6 +18,7 @@ from captioner.datasets.annotations import (
     load_json,
     shown,
 )
+from captioner.datasets.dataset import CaptionedImage
 from captioner.images.geometry import Box
 
 MALFORMED_BOX = "malformed box"
@@ -59,15 +60,20 @@ class Instances:
     problems: Problems
 
 
-def instance_files(root: Path, file_names: Iterable[str]) -> list[Path]:
-    """Return the files under `root` with the objects of these images, by the folders the images lie in.
+def instance_files(root: Path, images: Iterable[CaptionedImage]) -> list[Path]:
+    """Return the files under `root` with the objects of these images, by the images' folders or by their splits.
 
-    `file_names` are relative to `root`: "val2017/000000000139.jpg" asks for annotations/instances_val2017.json. The
-    list is empty where a file that is needed is not there, as with every data set but COCO.
+    "val2017/000000000139.jpg" of the split "val" asks for annotations/instances_val2017.json, or else for
+    annotations/instances_val.json, which lies beside Karpathy's file. The list is empty where a file that is needed is
+    not there, as with every data set but COCO.
     """
-    folders = sorted({PurePosixPath(name).parent.name for name in file_names})
-    paths = [root / "annotations" / f"instances_{folder}.json" for folder in folders]
-    return paths if all(path.is_file() for path in paths) else []
+    folder, images = root / "annotations", list(images)
+    by_folder = {folder / f"instances_{PurePosixPath(image.file_name).parent.name}.json" for image in images}
+    by_split = {folder / f"instances_{image.split}.json" for image in images}
+    joined = folder / "instances_restval.json"
+    if folder / "instances_train.json" in by_split and joined.is_file():  # restval may have joined train
+        by_split.add(joined)
+    return next((sorted(paths) for paths in (by_folder, by_split) if all(path.is_file() for path in paths)), [])
 
 
 def read_instances(paths: Sequence[Path], image_ids: Container[ImageId] | None = None) -> Instances:
@@ -139,7 +145,7 @@ def _read_images(
             problems.add(UNKNOWN_IMAGE_ID, where, f"no image has the id {shown(record['image_id'])}")
         elif record["image_id"] in found:
             found[record["image_id"]].append(instance)
-    return {image_id: AnnotatedImage(*sizes[image_id], tuple(own)) for image_id, own in found.items()}
+    return {image_id: AnnotatedImage(*sizes[image_id], tuple(objects)) for image_id, objects in found.items()}
 
 
 def _image_size(record: Any) -> tuple[ImageId, int, int] | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, bleu_of
 from captioner.evaluation.metrics.bootstrap import (
     RESAMPLES,
     Difference,
@@ -23,8 +24,7 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of
-from captioner.evaluation.text_tables import LABELS, Table
+from captioner.evaluation.tables import LABELS, Table
 
 Values = NDArray[np.float64]
 BUCKETS = 5
@@ -78,7 +78,8 @@ class LengthCurves:
         for metric in METRICS:
             for name, scored in self.models.items():
                 rows.append([f"{LABELS[metric]}, {name}", *(_cell(bucket, metric) for bucket in scored)])
-        rows += [[f"words, {name}", *(f"{own.words:.1f}" for own in scored)] for name, scored in self.models.items()]
+        for name, scored in self.models.items():
+            rows.append([f"words, {name}", *(f"{bucket.words:.1f}" for bucket in scored)])
         verdicts = [_verdict(name, self, metric) for name in self.trends for metric in METRICS]
         return "\n".join([Table(rows).to_text(), *verdicts])
 
@@ -87,7 +88,7 @@ class LengthCurves:
 class _Images:
     """What it takes to score a selection of the images of one bucket."""
 
-    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.ngram_metrics.Bleu`
+    statistics: Values  # (I, 10), see `captioner.evaluation.metrics.bleu_rouge_cider.Bleu`
     cider: Values  # (I,)
 
     def resample(self, rows: NDArray[np.int64]) -> dict[str, Values]:
@@ -123,14 +124,14 @@ def length_curves(
     first, *others = models
     for place, rows in enumerate(members):
         for name, images in measured.items():
-            own = _Images(images.statistics[rows], images.cider[rows])
+            inside = _Images(images.statistics[rows], images.cider[rows])
             # Each bucket has draws of its own, the same for all models.
-            draws[name].append(bootstrap(own, len(rows), resamples=resamples, seed=seed + place))
+            draws[name].append(bootstrap(inside, len(rows), resamples=resamples, seed=seed + place))
             before = (scored[first][place], draws[first][place]) if name != first else None
-            scored[name].append(_score(own, draws[name][place], before))
+            scored[name].append(_score(inside, draws[name][place], before))
     return LengthCurves(
         tuple(_bucket(lengths[rows]) for rows in members),
-        {name: tuple(own) for name, own in scored.items()},
+        {name: tuple(scores) for name, scores in scored.items()},
         {name: _trend(scored[name], draws[name], draws[first]) for name in others} if len(members) > 1 else {},
     )
 
@@ -141,13 +142,13 @@ def split_by_length(references: Sequence[Sequence[str]], buckets: int = BUCKETS)
         raise ValueError(f"buckets is {buckets}; expected from 1 to {len(references)}, the number of images")
     lengths = _reference_lengths(references)
     edges = np.quantile(lengths, np.arange(1, buckets) / buckets)  # (buckets - 1,)
-    own = np.searchsorted(edges, lengths, side="left")  # an image on an edge belongs to the shorter bucket
-    return [np.flatnonzero(own == place) for place in range(buckets) if (own == place).any()]
+    bucket_of = np.searchsorted(edges, lengths, side="left")  # an image on an edge belongs to the shorter bucket
+    return [np.flatnonzero(bucket_of == place) for place in range(buckets) if (bucket_of == place).any()]
 
 
 def _reference_lengths(references: Sequence[Sequence[str]]) -> Values:
     """Return the mean number of words (I,) of each image's references."""
-    return np.array([np.mean([len(text.split()) for text in own]) for own in references])
+    return np.array([np.mean([len(text.split()) for text in group]) for group in references])
 
 
 def _bucket(lengths: Values) -> Bucket:

@@ -196,6 +196,15 @@ _ENDINGS = {
     "adjective": ("ful", "less", "ous", "ish", "able", "ern", "ic"),
 }
 
+# Classes that hold a sentence together, and words of the other classes that say next to nothing of a picture.
+_FORM_CLASSES = ("article", "preposition", "conjunction", "pronoun", "adverb")
+_EMPTY_WORDS = """
+    'd 'll 'm 're 's 've am are be been being can could did do does done get gets getting go goes going gon got had has
+    have having is may might must seem seems should wan was were will would area back background bottom edge end
+    foreground front group kind left lot middle number one other part right scene set shot side top type view way
+    picture photo image another"""
+_EMPTY = frozenset(_EMPTY_WORDS.split())
+
 
 def word_class(word: str) -> str:
     """Return the class of a word, one of CLASSES; "other" where neither the list nor a rule knows it."""
@@ -229,3 +238,10 @@ def _by_ending(word: str) -> str:
         if len(word) > 4 and word.endswith(endings):
             return name
     return OTHER
+
+
+def is_content(word: str) -> bool:
+    """Tell whether a lower-case word says something of the image by itself."""
+    return (
+        word_class(word) not in _FORM_CLASSES and word not in _EMPTY and any(character.isalnum() for character in word)
+    )

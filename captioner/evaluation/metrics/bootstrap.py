@@ -71,19 +71,17 @@ def bootstrap(scores: Resampled, images: int, *, resamples: int = RESAMPLES, see
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def find_interval(values: Values, level: float = LEVEL) -> Interval:
-    """Return the interval that holds the middle `level` (0..1) of resampled values (R,)."""
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def find_interval(values: Values) -> Interval:
+    """Return the interval that holds the middle 95 % of resampled values (R,)."""
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
 
 
-def find_difference(
-    first: float, second: float, first_values: Values, second_values: Values, level: float = LEVEL
-) -> Difference:
+def find_difference(first: float, second: float, first_values: Values, second_values: Values) -> Difference:
     """Return by how much `second` is above `first`; their values (R,) are of the same draws of images."""
     if first_values.shape != second_values.shape:
         raise ValueError(f"{len(first_values)} and {len(second_values)} resamples; a pair needs the same draws")
     moved = second_values - first_values  # (R,)
     rarer = min(int((moved <= 0).sum()), int((moved >= 0).sum()))
     p = min(1.0, 2 * (rarer + 1) / (len(moved) + 1))
-    return Difference(second - first, find_interval(moved, level), p)
+    return Difference(second - first, find_interval(moved), p)

@@ -178,7 +178,7 @@ class _Running:
         """Say how the process ended, in words, and what it complained of."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5.0)  # it has closed its output, so that it is about to end
-        self._threads[-1].join(timeout=1.0)
+        self._threads[-1].join(timeout=5.0)
         code = self.process.poll()
         complaints = [line.decode(errors="replace").strip() for line in list(self._complaints)]
         telling = [line for line in complaints if "Error" in line or "Exception" in line] or complaints[-1:]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.datasets.vocabulary import tokenize as own_tokenize
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, bleu_of, check_captions, rouge_l
 from captioner.evaluation.metrics.java import PATIENCE, JavaError, find_java, why_not
-from captioner.evaluation.metrics.java_metrics import Meteor, PtbTokenizer, can_run_meteor, find_jars, meteor_of
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of, check_captions, rouge_l
+from captioner.evaluation.metrics.meteor_and_ptb import Meteor, PtbTokenizer, can_run_meteor, find_jars, meteor_of
 
 PTB = "PTB (Stanford CoreNLP 3.4.1)"
 INSTALL = "pip install 'captioner[java]'"
@@ -125,23 +125,23 @@ class Judge:
             raise ValueError("there are no captions to score")
         check_captions(candidates, references)
         self.start()
-        own = self.tokenize(candidates)
+        said = self.tokenize(candidates)
         flat = iter(self.tokenize([text for texts in references for text in texts]))
         others = [[next(flat) for _ in texts] for texts in references]
-        words = bleu(own, others)
+        words = bleu(said, others)
         corpus = {f"bleu{length}": float(words.corpus[length - 1]) for length in (1, 2, 3, 4)}
         images = {f"bleu{length}": words.captions[:, length - 1] for length in (1, 2, 3, 4)}
         statistics = None
         if self._meteor:
-            statistics = self._meteor.statistics(own, others)
+            statistics = self._meteor.statistics(said, others)
             corpus["meteor"], images["meteor"] = float(meteor_of(statistics.sum(axis=0))), meteor_of(statistics)
         for name, metric in MEANS.items():
-            images[name] = metric(own, others)
+            images[name] = metric(said, others)
             corpus[name] = float(images[name].mean())
         return Scores(
             {name: 100 * score for name, score in corpus.items()},
             {name: 100 * each for name, each in images.items()},
-            tuple(own),
+            tuple(said),
             tuple(map(tuple, others)),
             words.statistics,
             statistics,

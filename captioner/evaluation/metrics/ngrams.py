@@ -74,8 +74,8 @@ def _levels(sequence: Integers, lengths: Integers, words: int) -> list[Counts]:
         codes, grams = np.unique(grams[inside] * words + sequence[starts + length - 1], return_inverse=True)
         heads, tails = np.divmod(codes, max(words, 1))
         pairs, times = np.unique(owners[starts] * len(codes) + grams, return_counts=True)
-        captions, own = np.divmod(pairs, max(len(codes), 1))
-        levels.append(Counts(captions, own, times, heads, tails))
+        captions, grams_found = np.divmod(pairs, max(len(codes), 1))
+        levels.append(Counts(captions, grams_found, times, heads, tails))
     return levels
 
 

@@ -18,10 +18,10 @@ from captioner.evaluation.report.charts import (
     length_figure,
     position_figure,
 )
-from captioner.evaluation.report.figures import Charts
-from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.html import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.inline_charts import Charts
 from captioner.evaluation.report.summary import p_value, signed
-from captioner.evaluation.text_tables import LABELS, number
+from captioner.evaluation.tables import LABELS, number
 
 CATEGORIES = 10  # of objects, in the table of grounding
 _LEVEL = f"{LEVEL:.0%}"
@@ -41,7 +41,7 @@ def lengths_section(curves: LengthCurves | None, charts: Charts) -> Html:
         rows += [
             [
                 join([f"{name}, ", tag("bdi", model)]),
-                *(_share(own.scores[metric], own.intervals[metric]) for own in scored),
+                *(_share(bucket.scores[metric], bucket.intervals[metric]) for bucket in scored),
             ]
             for model, scored in curves.models.items()
         ]
@@ -65,7 +65,7 @@ def _share(value: float, interval: Interval | None, form: str = ".1f") -> Html:
 def _describe_lengths(curves: LengthCurves, metric: str, spans: list[str]) -> str:
     told = []
     for model, scored in curves.models.items():
-        points = (f"{own.scores[metric]:.1f} at {span} words" for own, span in zip(scored, spans, strict=True))
+        points = (f"{bucket.scores[metric]:.1f} at {span} words" for bucket, span in zip(scored, spans, strict=True))
         told.append(f"{model}: {', '.join(points)}.")
     return f"Chart of {LABELS[metric]} by mean length of the references. {' '.join(told)}"
 
@@ -113,14 +113,14 @@ def attention_section(analysis: Analysis, charts: Charts) -> Html:
 def _key_numbers(models: Mapping[str, Diagnostics]) -> Html:
     rows = []
     for name, found in models.items():
-        own = found.overall
+        overall = found.overall
         rows.append(
             [
                 tag("bdi", name),
-                stacked(number(own.entropy, ".2f"), f"{number(own.entropy_share, '.1%')} of uniform"),
-                number(own.peak, ".3f"),
-                number(own.movement, ".3f"),
-                number(own.beta, ".2f"),
+                stacked(number(overall.entropy, ".2f"), f"{number(overall.entropy_share, '.1%')} of uniform"),
+                number(overall.peak, ".3f"),
+                number(overall.movement, ".3f"),
+                number(overall.beta, ".2f"),
                 stacked(number(found.residual, ".3f"), f"{number(found.residual_sum, '.1f')} a caption"),
                 number(found.collapsed, ".1%"),
             ]
@@ -141,16 +141,16 @@ def _describe_positions(models: Mapping[str, Diagnostics]) -> str:
         widths = ", ".join(f"{number(row.entropy, '.2f')} at word {place}" for place, row in rows)
         moves = ", ".join(f"{number(row.movement, '.2f')} at word {place}" for place, row in rows if row.moves)
         told.append(f"{name}: entropy {widths or 'unknown'}; movement {moves or 'unknown'}.")
-    uniform = ", ".join(f"{math.log(regions):.2f}" for regions in sorted({own.regions for own in models.values()}))
+    uniform = ", ".join(f"{math.log(regions):.2f}" for regions in sorted({found.regions for found in models.values()}))
     return f"Two charts by position of the word. {' '.join(told)} Uniform attention has an entropy of {uniform} nats."
 
 
 def _describe_classes(models: Mapping[str, Diagnostics]) -> str:
     told = []
     for name, found in models.items():
-        gaps = {own: math.log(found.regions) - row.entropy for own, row in found.classes.items()}
+        gaps = {word_class: math.log(found.regions) - row.entropy for word_class, row in found.classes.items()}
         ordered = sorted(gaps.items(), key=lambda item: -item[1])
-        told.append(f"{name}: {', '.join(f'{own} {gap:.2f}' for own, gap in ordered)}.")
+        told.append(f"{name}: {', '.join(f'{word_class} {gap:.2f}' for word_class, gap in ordered)}.")
     return f"Bar chart of how far the entropy of attention lies below uniform, in nats. {' '.join(told)}"
 
 
@@ -178,22 +178,23 @@ def _grounding_parts(models: Mapping[str, Grounding], charts: Charts) -> list[Ht
     return [tag("h3", "Grounding"), tag("p", intro), figure, *tables]
 
 
-def _grounding_table(name: str, found: Grounding) -> Html:
+def _grounding_table(model: str, found: Grounding) -> Html:
     rows = [_grounding_row(join(["all names"]), found.overall.words, found.overall.pointing, found.overall.mass)]
     ordered = sorted(found.categories.items(), key=lambda item: (-item[1].words, item[0]))
-    rows += [_grounding_row(tag("bdi", own), row.words, row.pointing, row.mass) for own, row in ordered[:CATEGORIES]]
+    rows += [_grounding_row(tag("bdi", name), row.words, row.pointing, row.mass) for name, row in ordered[:CATEGORIES]]
     caption = (
         f": the share of words by what they name, the {CATEGORIES} commonest. Of all objects that its captions name "
         f"{number(found.absent_share, '.1%')} have no box in what the network saw. Below each share: that of the "
         "image's centre, and of uniform weights."
     )
-    return table(join([tag("bdi", name), caption]), ["", "words", *(_MEASURE_NAMES[own] for own in MEASURES)], rows)
+    heads = ["", "words", *(_MEASURE_NAMES[measure] for measure in MEASURES)]
+    return table(join([tag("bdi", model), caption]), heads, rows)
 
 
 def _grounding_row(name: Html, words: int, pointing: Mapping[str, Score], mass: Mapping[str, Score]) -> list[str]:
     cells = []
     for scores in (pointing, mass):
-        own = scores["attention"]
+        score = scores["attention"]
         bases = ", ".join(f"{method} {number(scores[method].value, '.0%')}" for method in METHODS[2:])
-        cells.append(join([_share(own.value, own.interval, ".0%"), tag("small", bases)]))
+        cells.append(join([_share(score.value, score.interval, ".0%"), tag("small", bases)]))
     return [name, f"{words:,}", *cells]

@@ -21,8 +21,8 @@ from captioner.evaluation.analysis.grounding import MEASURES, METHODS, Grounding
 from captioner.evaluation.analysis.length_curves import METRICS, LengthCurves
 from captioner.evaluation.analysis.word_classes import CLASSES
 from captioner.evaluation.metrics.bootstrap import LEVEL
-from captioner.evaluation.text_tables import LABELS
-from captioner.figures.sheets import GREY, INK, PALE, PAPER
+from captioner.evaluation.tables import LABELS
+from captioner.figures.drawing import GREY, INK, PALE, PAPER
 from captioner.files import printable
 
 WIDTH, DPI = 7.0, 150  # inches; a column and a half of a paper
@@ -48,8 +48,8 @@ def length_figure(curves: LengthCurves, metric: str = "bleu4") -> Figure:
     figure, (axes,) = _figure(3.6)
     places = np.arange(len(curves.buckets))
     for index, (name, scored) in enumerate(curves.models.items()):
-        values = [own.scores[metric] for own in scored]
-        bounds = [(own.intervals[metric].low, own.intervals[metric].high) for own in scored]
+        values = [bucket.scores[metric] for bucket in scored]
+        bounds = [(bucket.intervals[metric].low, bucket.intervals[metric].high) for bucket in scored]
         # Side by side, so that no interval hides another's.
         offset = 0.07 * (index - (len(curves.models) - 1) / 2)
         axes.errorbar(places + offset, values, _reach(values, bounds), **_line(index), label=_label(name), capsize=2)
@@ -105,11 +105,11 @@ def class_figure(models: Mapping[str, Diagnostics]) -> Figure:
     figure, (axes,) = _figure(0.9 + max(0.2, 0.13 * len(models)) * max(len(names), 3))
     for index, (name, found) in enumerate(models.items()):
         places = np.arange(len(names)) + thickness * (index - (len(models) - 1) / 2)
-        gaps = [gap(found, own) for own in names]
+        gaps = [gap(found, word_class) for word_class in names]
         axes.barh(places, gaps, 0.9 * thickness, color=COLOURS[index % len(COLOURS)], label=_label(name))
-        for place, value, own in zip(places, gaps, names, strict=True):
-            if own in found.classes:
-                _write_beside(axes, value, float(place), f"{found.classes[own].words:,}")
+        for place, value, word_class in zip(places, gaps, names, strict=True):
+            if word_class in found.classes:
+                _write_beside(axes, value, float(place), f"{found.classes[word_class].words:,}")
     _name_rows(axes, names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.1)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from captioner.datasets.vocabulary import tokenize
 from captioner.evaluation.analysis.analysis import Analysis, example_of
 from captioner.evaluation.analysis.common_errors import KINDS, LISTED, CommonErrors, WordCount, stem
-from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.report.examples import SYSTEMS
-from captioner.evaluation.report.parts import Html, join, quote, section, table, tag
-from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.report.html import Html, join, quote, section, table, tag
+from captioner.evaluation.scoring import Evaluation
 
 _INTRO = (
     "Found by counting words, and no cleverer than that. Words are compared by their stems, so that “dog” and “dogs”, "
@@ -26,16 +26,16 @@ _PEOPLE = (
 
 def errors_section(comparison: Comparison, analysis: Analysis) -> Html:
     """Return how common each kind of error is, and which words it is made of."""
-    rows = [own for own in comparison.rows if own.name in analysis.errors]
+    rows = [row for row in comparison.rows if row.name in analysis.errors]
     intro = _INTRO if comparison.humans is None else _INTRO + _PEOPLE
     parts: list[Html] = [tag("p", intro), _kinds_table(rows, analysis)]
-    for own in comparison.evaluations[:SYSTEMS]:
-        if own.name not in analysis.errors:
+    for system in comparison.evaluations[:SYSTEMS]:
+        if system.name not in analysis.errors:
             continue
         if len(comparison.evaluations) > 1:
-            parts.append(tag("h3", tag("bdi", own.name)))
+            parts.append(tag("h3", tag("bdi", system.name)))
         parts += _word_tables(
-            own, analysis.errors[own.name], LISTED if len(comparison.evaluations) == 1 else LISTED // 2
+            system, analysis.errors[system.name], LISTED if len(comparison.evaluations) == 1 else LISTED // 2
         )
     return section("errors", "Most common errors", *parts)
 
@@ -43,16 +43,16 @@ def errors_section(comparison: Comparison, analysis: Analysis) -> Html:
 def _kinds_table(rows: list[Evaluation], analysis: Analysis) -> Html:
     lines = []
     for kind, meaning in KINDS.items():
-        tallies = [analysis.errors[own.name].kinds[kind] for own in rows]
-        totals = [analysis.errors[own.name].captions for own in rows]
-        shares = (f"{own.count / total:.1%}" for own, total in zip(tallies, totals, strict=True))
+        tallies = [analysis.errors[row.name].kinds[kind] for row in rows]
+        totals = [analysis.errors[row.name].captions for row in rows]
+        shares = (f"{tally.count / total:.1%}" for tally, total in zip(tallies, totals, strict=True))
         # Of the first that makes the error.
         examples = (
-            own.texts[tally.example] for own, tally in zip(rows, tallies, strict=True) if tally.example is not None
+            row.texts[tally.example] for row, tally in zip(rows, tallies, strict=True) if tally.example is not None
         )
         shown = next(([tag("small", quote(text))] for text in examples if text), [])
         lines.append([join([f"{meaning[:1].upper()}{meaning[1:]}", *shown]), *shares])
-    heads = ["the caption …", *(tag("bdi", own.name) for own in rows)]
+    heads = ["the caption …", *(tag("bdi", row.name) for row in rows)]
     caption = "Share of captions by kind of error, with an example; a caption may have several."
     return table(caption, heads, lines, class_="kinds")
 
@@ -67,21 +67,21 @@ def _word_tables(evaluation: Evaluation, errors: CommonErrors, listed: int) -> l
         """Return the first reference that has a word."""
         references = example_of(evaluation, place)[1]
         marks = _is_form_of(word)
-        found = next((own for own in references if any(map(marks, own.split()))), references[0])
+        found = next((reference for reference in references if any(map(marks, reference.split()))), references[0])
         return tag("small", "a reference: ", quote(found, marks))
 
-    unsupported = [[*_counted(own), says(own.example, own.word)] for own in errors.unsupported[:listed]]
+    unsupported = [[*_counted(word), says(word.example, word.word)] for word in errors.unsupported[:listed]]
     missed = [
-        [*_counted(own), join([quote(evaluation.texts[own.example]), expects(own.example, own.word)])]
-        for own in errors.missed[:listed]
+        [*_counted(word), join([quote(evaluation.texts[word.example]), expects(word.example, word.word)])]
+        for word in errors.missed[:listed]
     ]
     confusions = [
         [
-            join([own.said, " for ", own.expected, tag("small", own.word_class)]),
-            f"{own.count:,}",
-            join([says(own.example, own.said), expects(own.example, own.expected)]),
+            join([pair.said, " for ", pair.expected, tag("small", pair.word_class)]),
+            f"{pair.count:,}",
+            join([says(pair.example, pair.said), expects(pair.example, pair.expected)]),
         ]
-        for own in errors.confusions[:listed]
+        for pair in errors.confusions[:listed]
     ]
     captions = {
         "Words said where no reference has them, of all captions that say them.": unsupported,
@@ -92,11 +92,11 @@ def _word_tables(evaluation: Evaluation, errors: CommonErrors, listed: int) -> l
     return [table(caption, heads, rows, wide=(0, 2), class_="words") for caption, rows in captions.items() if rows]
 
 
-def _counted(own: WordCount) -> list[str]:
-    return [own.word, f"{own.count:,} of {own.cases:,}"]
+def _counted(word: WordCount) -> list[str]:
+    return [word.word, f"{word.count:,} of {word.cases:,}"]
 
 
 def _is_form_of(word: str) -> Callable[[str], bool]:
     """Return a function that tells whether a word of a text, with its punctuation, is a form of this one."""
     wanted = stem(word)
-    return lambda other: any(stem(own) == wanted for own in tokenize(other))
+    return lambda other: any(stem(token) == wanted for token in tokenize(other))

@@ -9,12 +9,12 @@ import numpy as np
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.report.figures import FIGURES, jpeg
-from captioner.evaluation.report.parts import Html, quote, section, tag
+from captioner.evaluation.report.html import Html, quote, section, tag
+from captioner.evaluation.report.inline_charts import FIGURES, jpeg
 from captioner.evaluation.report.summary import main_metric
-from captioner.evaluation.text_tables import label
-from captioner.figures.sheets import save_figure
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import label
+from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.opening import ImageError, open_image
 
@@ -51,11 +51,11 @@ def examples_section(evaluations: Sequence[Evaluation], folder: Path) -> Html:
         "looked, bright where it weighed most, with the word's probability above it and the gate β as a bar below."
     )
     parts: list[Html] = [tag("p", intro)]
-    for place, own in enumerate(evaluations[:SYSTEMS], start=1):
+    for place, system in enumerate(evaluations[:SYSTEMS], start=1):
         if len(evaluations) > 1:
-            parts.append(tag("h3", tag("bdi", own.name)))
+            parts.append(tag("h3", tag("bdi", system.name)))
         stem = "" if place == 1 else f"system-{place}-"
-        parts += _groups(own, count, folder / FIGURES, stem, "h4" if len(evaluations) > 1 else "h3")
+        parts += _groups(system, count, folder / FIGURES, stem, "h4" if len(evaluations) > 1 else "h3")
     if len(evaluations) > SYSTEMS:
         parts.append(tag("p", f"The captions of the other {len(evaluations) - SYSTEMS} systems are not shown."))
     return section("examples", title, *parts)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from captioner.captioning.records import refuse_link
 from captioner.evaluation.analysis.analysis import Analysis
+from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.report.attention import attention_section, lengths_section
 from captioner.evaluation.report.errors import errors_section
 from captioner.evaluation.report.examples import examples_section
-from captioner.evaluation.report.figures import Charts
-from captioner.evaluation.report.parts import Html, escape, join, tag
+from captioner.evaluation.report.html import Html, escape, join, tag
+from captioner.evaluation.report.inline_charts import Charts
 from captioner.evaluation.report.scores import diversity_section, protocol_section, scores_section
 from captioner.evaluation.report.summary import summarise
-from captioner.evaluation.score_tables import Comparison
 from captioner.files import write_whole
 
 REPORT = "report.html"
@@ -69,7 +69,7 @@ def write_report(folder: Path, comparison: Comparison, analysis: Analysis, *, ti
 
 def _head(title: str, comparison: Comparison) -> Html:
     protocol = comparison.protocol
-    names = [tag("bdi", own.name) for own in comparison.evaluations]
+    names = [tag("bdi", system.name) for system in comparison.evaluations]
     facts = [join(names, ", "), f"{protocol.images:,} images", protocol.code]
     return tag("header", tag("h1", tag("bdi", title)), tag("p", join(filter(None, facts), " · "), class_="muted"))
 

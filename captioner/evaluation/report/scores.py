@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from captioner.evaluation.evaluator import Evaluation
+from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference
-from captioner.evaluation.report.parts import Html, join, section, stacked, table, tag
+from captioner.evaluation.report.html import Html, join, section, stacked, table, tag
 from captioner.evaluation.report.summary import p_value, signed
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import ABSENT, label
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import ABSENT, label
 
 
 def scores_section(comparison: Comparison) -> Html:
@@ -15,7 +15,7 @@ def scores_section(comparison: Comparison) -> Html:
     metrics = comparison.metrics()
     level = f"{comparison.protocol.level:.0%}"
     best = _highest(comparison, metrics)
-    rows: list[list[str]] = [[tag("bdi", own.name), *_score_cells(own, metrics, best)] for own in comparison.rows]
+    rows: list[list[str]] = [[tag("bdi", row.name), *_score_cells(row, metrics, best)] for row in comparison.rows]
     for name, scores in (comparison.paper.rows if comparison.paper else {}).items():
         rows.append([name, *(f"{scores[metric]:.1f}" if metric in scores else ABSENT for metric in metrics)])
     caption = f"Scores in per cent, with {level} intervals over images."
@@ -36,7 +36,7 @@ def _highest(comparison: Comparison, metrics: list[str]) -> dict[str, float]:
     systems = comparison.evaluations
     if len(systems) < 2:
         return {}
-    return {metric: max(own.scores.get(metric, -1.0) for own in systems) for metric in metrics}
+    return {metric: max(system.scores.get(metric, -1.0) for system in systems) for metric in metrics}
 
 
 def _score_cells(evaluation: Evaluation, metrics: list[str], best: dict[str, float]) -> list[Html]:
@@ -93,23 +93,25 @@ def diversity_section(comparison: Comparison) -> Html:
     """Return how much the captions differ from each other and from those of the training set."""
     rows = []
     for evaluation in comparison.rows:
-        own = evaluation.diversity
+        diversity = evaluation.diversity
         rows.append(
             [
                 tag("bdi", evaluation.name),
-                f"{own.distinct / own.captions:.1%}",
-                ABSENT if own.novel is None else f"{own.novel / own.captions:.1%}",
-                f"{own.vocabulary:,}",
-                f"{own.mean_length:.1f}",
-                f"{own.commonest_count:,} ({own.commonest_count / own.captions:.1%})",
-                tag("bdi", own.commonest or "∅"),
+                f"{diversity.distinct / diversity.captions:.1%}",
+                ABSENT if diversity.novel is None else f"{diversity.novel / diversity.captions:.1%}",
+                f"{diversity.repetitive / diversity.captions:.1%}",
+                f"{diversity.vocabulary:,}",
+                f"{diversity.mean_length:.1f}",
+                f"{diversity.commonest_count:,} ({diversity.commonest_count / diversity.captions:.1%})",
+                tag("bdi", diversity.commonest or "∅"),
             ]
         )
     caption = (
-        "Distinct captions, those not among the training captions (novel), distinct words used, words a caption, and "
-        "the caption said of most images."
+        "Shares of the captions that are distinct, that are not among the training captions (novel), and that repeat a "
+        "content word, as in “a table with a table” (repetitive); the number of distinct words; words per caption; and "
+        "the commonest caption."
     )
-    heads = ["", "distinct", "novel", "words used", "mean length", "commonest", "which is"]
+    heads = ["", "distinct", "novel", "repetitive", "vocabulary", "mean length", "commonest", "which is"]
     return section("diversity", "Diversity", table(caption, heads, rows, wide=(0, len(heads) - 1)))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from captioner.evaluation.analysis.analysis import Analysis
-from captioner.evaluation.evaluator import Evaluation
-from captioner.evaluation.report.parts import Html, join, tag
-from captioner.evaluation.score_tables import Comparison
-from captioner.evaluation.text_tables import label
+from captioner.evaluation.comparison import Comparison
+from captioner.evaluation.report.html import Html, join, tag
+from captioner.evaluation.scoring import Evaluation
+from captioner.evaluation.tables import label
 
 _MAIN = ("cider", "bleu4")  # the scores that a summary is of, of those that there are
 _PAPER_METRIC = "bleu4"
@@ -25,12 +25,12 @@ def summarise(comparison: Comparison, analysis: Analysis) -> Html:
         [*_diversity(best), *_attention(best, analysis), *_errors(comparison, best, analysis)],
         [join([f"Not all metrics are here: {comparison.missing}."])] if comparison.missing else [],
     ]
-    return join(tag("p", join(own, " ")) for own in paragraphs if own)
+    return join(tag("p", join(sentences, " ")) for sentences in paragraphs if sentences)
 
 
 def find_best(systems: Sequence[Evaluation]) -> Evaluation:
     """Return the system with the highest CIDEr-D, or else BLEU-4, the first of several."""
-    return max(systems, key=lambda own: own.scores[main_metric(own)])
+    return max(systems, key=lambda system: system.scores[main_metric(system)])
 
 
 def main_metric(evaluation: Evaluation) -> str:
@@ -43,9 +43,9 @@ def name_of(evaluation: Evaluation) -> Html:
     return tag("b", tag("bdi", evaluation.name))
 
 
-def signed(value: float, decimals: int = 1) -> str:
+def signed(value: float) -> str:
     """Return a number with its sign, and a minus as wide as a plus."""
-    return f"{value:+.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float) -> str:
@@ -72,14 +72,15 @@ def _standing(comparison: Comparison, best: Evaluation) -> list[Html]:
     metric, level = main_metric(best), f"{comparison.protocol.level:.0%}"
     interval = best.intervals()[metric]
     scored = f"{best.scores[metric]:.1f} {label(metric)} ({level} interval {interval.low:.1f} to {interval.high:.1f})"
-    others = [own for own in comparison.evaluations if own is not best and metric in own.scores]
+    others = [system for system in comparison.evaluations if system is not best and metric in system.scores]
     if not others:
-        more = [f"{best.scores[own]:.1f} {label(own)}" for own in _MAIN if own in best.scores and own != metric]
-        return [join(["It scores ", scored, *(f" and {own}" for own in more), "."])]
+        further = [name for name in _MAIN if name in best.scores and name != metric]
+        more = [f" and {best.scores[name]:.1f} {label(name)}" for name in further]
+        return [join(["It scores ", scored, *more, "."])]
     second = find_best(others)
     differences = best.against(second)
     difference = differences[metric]
-    ahead = [own for own, each in differences.items() if each.is_significant and each.value > 0]
+    ahead = [name for name, each in differences.items() if each.is_significant and each.value > 0]
     verdict = (
         f"more than chance explains ({p_value(difference.p)})"
         if difference.is_significant
@@ -108,20 +109,23 @@ def _beside(comparison: Comparison, best: Evaluation) -> list[Html]:
         sentences.append(
             join([f"People, each held against the others, reach {reached}, with one reference fewer to meet."])
         )
-    theirs = {name: own[_PAPER_METRIC] for name, own in (paper.rows if paper else {}).items() if _PAPER_METRIC in own}
+    published = paper.rows if paper else {}
+    theirs = {name: scores[_PAPER_METRIC] for name, scores in published.items() if _PAPER_METRIC in scores}
     if paper is not None and theirs and _PAPER_METRIC in best.scores:
         listed = " and ".join(f"{score:.1f} ({name})" for name, score in theirs.items())
         roughly = "on other images, so that the two can be held against each other only roughly"
         where = roughly if paper.note else "on the same images"
-        own = f" has {best.scores[_PAPER_METRIC]:.1f}, the paper {listed}, {where}."
-        sentences.append(join([f"In {label(_PAPER_METRIC)} ", name_of(best), own]))
+        rest = f" has {best.scores[_PAPER_METRIC]:.1f}, the paper {listed}, {where}."
+        sentences.append(join([f"In {label(_PAPER_METRIC)} ", name_of(best), rest]))
     return sentences
 
 
 def _diversity(best: Evaluation) -> list[Html]:
-    own = best.diversity
-    novel = "" if own.novel is None else f", and {own.novel / own.captions:.0%} are not among the training captions"
-    return [join(["Of ", name_of(best), f"'s captions {own.distinct / own.captions:.0%} are distinct{novel}."])]
+    diversity = best.diversity
+    distinct = f"'s captions {diversity.distinct / diversity.captions:.0%} are distinct"
+    if diversity.novel is not None:
+        distinct += f", and {diversity.novel / diversity.captions:.0%} are not among the training captions"
+    return [join(["Of ", name_of(best), f"{distinct}."])]
 
 
 def _attention(best: Evaluation, analysis: Analysis) -> list[Html]:

@@ -11,9 +11,9 @@ from helpers.toy_captions import GRID, caption_of
 
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.analysis.analysis import Analysis, analyse, write_analysis
-from captioner.evaluation.evaluator import Evaluation, Protocol
-from captioner.evaluation.metrics.ngram_metrics import measure_diversity
-from captioner.evaluation.score_tables import Comparison
+from captioner.evaluation.analysis.diversity import measure_diversity
+from captioner.evaluation.comparison import Comparison
+from captioner.evaluation.scoring import Evaluation, Protocol
 from captioner.images.preprocessing import Preprocessing
 
 SIZE = (90, 70)  # ten pixels a cell

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.analysis.instances import MALFORMED_BOX, instance_files, read_instances
 
 CATEGORIES = [{"id": 1, "name": "person"}, {"id": 18, "name": "dog"}]
@@ -107,12 +108,30 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path) -> None:
         read_instances([path])
 
 
+def listed(*names: str, split: str = "val") -> list[CaptionedImage]:
+    return [CaptionedImage(name, Path(name), 1, split, ("a",), None) for name in names]
+
+
 def test_files_are_found_by_the_folders_of_the_images(tmp_path: Path) -> None:
-    names = ["val2014/COCO_1.jpg", "images/train2014/COCO_2.jpg", "val2014/COCO_3.jpg"]
+    images = listed("val2014/COCO_1.jpg", "images/train2014/COCO_2.jpg", "val2014/COCO_3.jpg")
     val = write(tmp_path / "annotations" / "instances_val2014.json", [])
-    assert instance_files(tmp_path, names[:1]) == [val]
-    assert instance_files(tmp_path, names) == []  # half of the images would have no objects
+    assert instance_files(tmp_path, images[:1]) == [val]
+    assert instance_files(tmp_path, images) == []  # half of the images would have no objects
     train = write(tmp_path / "annotations" / "instances_train2014.json", [])
-    assert instance_files(tmp_path, names) == [train, val]
-    assert instance_files(tmp_path, ["Flicker8k_Dataset/1.jpg"]) == []
+    assert instance_files(tmp_path, images) == [train, val]
+    assert instance_files(tmp_path, listed("Flicker8k_Dataset/1.jpg")) == []
     assert instance_files(tmp_path, []) == []
+
+
+def test_files_beside_karpathys_are_found_by_the_splits_of_the_images(tmp_path: Path) -> None:
+    folder = tmp_path / "annotations"
+    test, train = (write(folder / f"instances_{split}.json", []) for split in ("test", "train"))
+    images = {split: listed("val2014/COCO_1.jpg", split=split) for split in ("train", "restval", "test", "val")}
+    assert instance_files(tmp_path, images["test"]) == [test]
+    assert instance_files(tmp_path, images["train"] + images["test"]) == [test, train]
+    assert instance_files(tmp_path, images["val"] + images["test"]) == []
+    restval = write(folder / "instances_restval.json", [])
+    assert instance_files(tmp_path, images["restval"]) == [restval]
+    assert instance_files(tmp_path, images["train"]) == [restval, train]  # they may have been joined
+    whole = write(folder / "instances_val2014.json", [])
+    assert instance_files(tmp_path, images["test"]) == [whole]  # COCO's own file, of all splits

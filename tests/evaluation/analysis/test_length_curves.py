@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from captioner.evaluation.analysis.length_curves import LengthCurves, length_curves, split_by_length
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 
 TEXT = "a dog runs along the wide sandy beach with one red ball in its mouth under blue sky today"
 WORDS = TEXT.split()

@@ -23,7 +23,7 @@ def test_interval_by_hand() -> None:
     interval = find_interval(np.random.default_rng(0).permutation(np.arange(1001.0)))
     assert (interval.low, interval.high) == pytest.approx((25, 975))
     assert interval.margin == pytest.approx(475)
-    assert find_interval(np.arange(101.0), level=0.8) == Interval(pytest.approx(10), pytest.approx(90))
+    assert find_interval(np.arange(201.0)) == Interval(pytest.approx(5), pytest.approx(195))
 
 
 def test_difference_by_hand() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.holding import kill_when_asked
 
 from captioner.evaluation.metrics.java import JavaError, JavaProgram, find_java, why_not
 
@@ -127,11 +127,9 @@ def test_threads_take_turns() -> None:
 def test_a_program_killed_in_the_middle_is_said_so_and_started_anew() -> None:
     with program("import time\nprint('one', flush=True)\ntime.sleep(600)") as sleeper:
         assert sleeper.ask([], 1) == ["one"]
-        killer = threading.Timer(0.2, os.kill, [sleeper.pid, signal.SIGKILL])
-        killer.start()
+        kill_when_asked(sleeper)
         with pytest.raises(JavaError, match=r"^the echo was killed by SIGKILL, 0 of 3 lines came$"):
             sleeper.ask(["a", "b", "c"], 3)
-        killer.join()
         assert sleeper.pid is None
         assert sleeper.ask([], 1) == ["one"]
 

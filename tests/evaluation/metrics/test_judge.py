@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.holding import kill_when_asked
 from helpers.real_java import TRICKY, java_on_path, needs_java, official_tokens
 from pycocoevalcap.bleu.bleu import Bleu as OfficialBleu
 from pycocoevalcap.cider.cider import Cider as OfficialCider
@@ -148,10 +148,7 @@ def test_meteor_of_a_resample_is_that_of_a_set_of_its_own(judge: Judge) -> None:
 def test_java_killed_in_the_middle_of_scoring(judge: Judge) -> None:
     assert judge._meteor is not None
     judge.score(["a dog"], [["a dog"]])
-    pid = judge._meteor.program.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # so that it is surely in the middle when it is killed
-    threading.Timer(0.3, os.kill, [pid, signal.SIGKILL]).start()
+    kill_when_asked(judge._meteor.program)
     with pytest.raises(JavaError, match=r"^METEOR was killed by SIGKILL, 0 of 2 lines came$"):
         judge.score(["a dog", "a cat"], [["a dog"], ["two dogs"]])
 

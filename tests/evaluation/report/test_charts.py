@@ -19,7 +19,7 @@ from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, In
 from captioner.evaluation.analysis.length_curves import LengthCurves, length_curves
 from captioner.evaluation.analysis.object_names import CATEGORIES
 from captioner.evaluation.report.charts import class_figure, grounding_figure, length_figure, position_figure
-from captioner.figures.sheets import figure_bytes, save_figure
+from captioner.figures.drawing import figure_bytes, save_figure
 from captioner.images.preprocessing import Preprocessing
 
 GEOMETRY = Preprocessing(SIDE).geometry(90, 70)

@@ -14,8 +14,8 @@ from helpers.toy_report import BAD, GOOD, HOSTILE, REFERENCES, compare
 
 from captioner.evaluation.analysis.analysis import Analysis, analyse
 from captioner.evaluation.report.examples import choose_examples, examples_section
-from captioner.evaluation.report.figures import Charts, inline_svg
-from captioner.evaluation.report.parts import Html, quote, tag, visible
+from captioner.evaluation.report.html import Html, quote, tag, visible
+from captioner.evaluation.report.inline_charts import Charts, inline_svg
 from captioner.evaluation.report.report import REPORT, write_report
 from captioner.evaluation.report.summary import find_best
 

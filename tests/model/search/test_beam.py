@@ -298,7 +298,7 @@ def test_an_image_on_which_no_beam_ends_still_gets_its_best_caption() -> None:
         ({"diversity": -1.0}, "search diversity is -1.0; it must be at least 0"),
         ({"temperature": 0.0}, "search temperature is 0.0; it must be above 0"),
         ({"top_k": -1}, "search top_k is -1; it must be at least 0"),
-        ({"top_p": 0.0}, "search top_p is 0.0; it is a share above 0, up to 1"),
+        ({"top_p": 0.0}, "search top_p is 0.0; it must be above 0 and at most 1"),
     ],
 )
 def test_bad_settings_name_the_value(values: dict[str, object], message: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.evaluation.evaluator import Evaluation, Protocol
+from captioner.evaluation.coco_results import RESULTS, write_image_scores, write_results
 from captioner.evaluation.metrics.bootstrap import SIGNIFICANT, Difference, Interval
-from captioner.evaluation.results import RESULTS, write_image_scores, write_results
-from captioner.evaluation.text_tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
+from captioner.evaluation.scoring import Evaluation, Protocol
+from captioner.evaluation.tables import ABSENT, LABELS, Table, escape_markdown, json_text, label
 from captioner.files import printable, write_whole
 
 if TYPE_CHECKING:
@@ -89,21 +89,21 @@ class Comparison:
     @property
     def scores(self) -> dict[str, dict[str, float]]:
         """The scores in per cent, by the name of the row and of the metric."""
-        return {own.name: own.scores for own in self.rows}
+        return {row.name: row.scores for row in self.rows}
 
     @property
     def intervals(self) -> dict[str, dict[str, Interval]]:
         """The intervals of the scores, by the name of the row and of the metric."""
-        return {own.name: own.intervals() for own in self.rows}
+        return {row.name: row.intervals() for row in self.rows}
 
     def __str__(self) -> str:
         return self.to_text()
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in plain values for JSON."""
-        rows = [own.to_dict() for own in self.rows]
-        for row, own in list(zip(rows, self.evaluations, strict=False))[1:]:
-            differences = own.against(self.evaluations[0])
+        rows = [row.to_dict() for row in self.rows]
+        for row, evaluation in list(zip(rows, self.evaluations, strict=False))[1:]:
+            differences = evaluation.against(self.evaluations[0])
             row["against"] = {
                 "name": self.evaluations[0].name,
                 "differences": {name: _plain(each) for name, each in differences.items()},
@@ -143,17 +143,17 @@ class Comparison:
 
     def metrics(self) -> list[str]:
         """Return the names of the scores that there are, in the order of the columns."""
-        found = dict.fromkeys(name for own in self.rows for name in own.scores)
+        found = dict.fromkeys(name for row in self.rows for name in row.scores)
         return [*(name for name in LABELS if name in found), *(name for name in found if name not in LABELS)]
 
     def scores_table(self) -> Table:
         """Return scores with half the width of their intervals, ours, then people's, then the paper's."""
         metrics = self.metrics()
         rows = [self._head(self._title())]
-        for own in self.rows:
-            intervals, differs = own.intervals(), self._differing(own)
+        for row in self.rows:
+            intervals, differs = row.intervals(), self._differing(row)
             marks = {name: f"±{each.margin:.1f}{'*' * (name in differs)}" for name, each in intervals.items()}
-            rows.append((printable(own.name), *(_cell(own.scores.get(name), marks.get(name, "")) for name in metrics)))
+            rows.append((printable(row.name), *(_cell(row.scores.get(name), marks.get(name, "")) for name in metrics)))
         for name, scores in (self.paper.rows if self.paper else {}).items():
             rows.append((name, *(_cell(scores.get(metric)) for metric in metrics)))
         return Table(rows)
@@ -175,10 +175,10 @@ class Comparison:
         first, *others = self.evaluations
         level = _per_cent(self.protocol.level)
         show: Mapping[str, Callable[[Difference], str]] = {
-            "": lambda own: f"{own.value:+.1f}",
-            f"  {level} from": lambda own: f"{own.interval.low:+.1f}",
-            f"  {level} to": lambda own: f"{own.interval.high:+.1f}",
-            "  p": lambda own: f"{own.p:.3f}",
+            "": lambda difference: f"{difference.value:+.1f}",
+            f"  {level} from": lambda difference: f"{difference.interval.low:+.1f}",
+            f"  {level} to": lambda difference: f"{difference.interval.high:+.1f}",
+            "  p": lambda difference: f"{difference.p:.3f}",
         }
         rows = [self._head(f"against {printable(first.name)}")]
         for other in others:
@@ -190,19 +190,20 @@ class Comparison:
 
     def diversity_table(self) -> Table:
         """Return how much each system's captions differ."""
-        head = ("diversity", "distinct", "novel", "words used", "mean length", "commonest", "which")
+        head = ("diversity", "distinct", "novel", "repetitive", "vocabulary", "mean length", "commonest", "which is")
         rows = [head]
         for evaluation in self.rows:
-            own = evaluation.diversity
+            diversity = evaluation.diversity
             rows.append(
                 (
                     printable(evaluation.name),
-                    f"{own.distinct / own.captions:.1%}",
-                    ABSENT if own.novel is None else f"{own.novel / own.captions:.1%}",
-                    f"{own.vocabulary:,}",
-                    f"{own.mean_length:.1f}",
-                    f"{own.commonest_count / own.captions:.1%}",
-                    printable(own.commonest),
+                    f"{diversity.distinct / diversity.captions:.1%}",
+                    ABSENT if diversity.novel is None else f"{diversity.novel / diversity.captions:.1%}",
+                    f"{diversity.repetitive / diversity.captions:.1%}",
+                    f"{diversity.vocabulary:,}",
+                    f"{diversity.mean_length:.1f}",
+                    f"{diversity.commonest_count / diversity.captions:.1%}",
+                    printable(diversity.commonest),
                 )
             )
         return Table(rows, wide=(0, len(head) - 1))
@@ -248,9 +249,9 @@ class Comparison:
             ("bootstrap", f"{protocol.resamples:,} resamples of the images, seed {protocol.seed}"),
             ("code", protocol.code),
         ]
-        for own in self.evaluations:
-            facts = (f"{name} {printable(str(value))}" for name, value in own.about.items())
-            lines.append((printable(own.name), ", ".join(facts)))
+        for system in self.evaluations:
+            facts = (f"{name} {printable(str(value))}" for name, value in system.about.items())
+            lines.append((printable(system.name), ", ".join(facts)))
         return lines
 
 

@@ -11,8 +11,8 @@ from helpers.toy_judge import ToyJudge, ToyScores
 
 from captioner.datasets.annotations import Problems
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
-from captioner.evaluation import evaluator as evaluation
-from captioner.evaluation.evaluator import Evaluator, code_version, take_split
+from captioner.evaluation import scoring
+from captioner.evaluation.scoring import Evaluator, code_version, take_split
 
 WORDS = ["a dog runs on the beach", "a cat sits on a chair", "two men ride red bikes", "a child plays in the snow"]
 
@@ -136,24 +136,24 @@ def git(folder: Path, *arguments: str) -> None:
 def test_the_commit_is_told_of_a_checkout_and_of_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "captioner" / "evaluation"
     package.mkdir(parents=True)
-    (package / "evaluator.py").write_text("1")
-    monkeypatch.setattr(evaluation, "__file__", str(package / "evaluator.py"))
-    assert code_version() == f"captioner {evaluation.__version__}"
+    (package / "scoring.py").write_text("1")
+    monkeypatch.setattr(scoring, "__file__", str(package / "scoring.py"))
+    assert code_version() == f"captioner {scoring.__version__}"
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
     clean = code_version()
-    assert clean.startswith(f"captioner {evaluation.__version__}, commit ")
+    assert clean.startswith(f"captioner {scoring.__version__}, commit ")
     assert "changes" not in clean
-    (package / "evaluator.py").write_text("2")
+    (package / "scoring.py").write_text("2")
     assert code_version() == f"{clean} with changes"
     inner = tmp_path / "lib" / "captioner" / "evaluation"
     inner.mkdir(parents=True)
-    monkeypatch.setattr(evaluation, "__file__", str(inner / "evaluator.py"))
-    assert code_version() == f"captioner {evaluation.__version__}"
+    monkeypatch.setattr(scoring, "__file__", str(inner / "scoring.py"))
+    assert code_version() == f"captioner {scoring.__version__}"
 
     def no_git(*_: Sequence[str], **__: Any) -> None:
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(evaluation.subprocess, "run", no_git)
-    assert code_version() == f"captioner {evaluation.__version__}"
+    monkeypatch.setattr(scoring.subprocess, "run", no_git)
+    assert code_version() == f"captioner {scoring.__version__}"

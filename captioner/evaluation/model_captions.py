@@ -23,7 +23,7 @@ from captioner.captioning.folder_run import Report, caption_into
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation.text_tables import json_text
+from captioner.evaluation.tables import json_text
 from captioner.files import printable, write_whole
 from captioner.images.finding import Source, is_in_share
 from captioner.images.opening import upright_size

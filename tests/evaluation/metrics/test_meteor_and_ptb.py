@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.holding import kill_when_asked, stop_process
 from helpers.real_java import JAVA, TRICKY, needs_java, official_tokens
 
 from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics.java import JavaError, JavaProgram, why_not
-from captioner.evaluation.metrics.java_metrics import Meteor, PtbTokenizer, find_jars, meteor_of
+from captioner.evaluation.metrics.meteor_and_ptb import Meteor, PtbTokenizer, find_jars, meteor_of
 
 ECHO_ONCE_MORE = "import sys\nfor line in sys.stdin: print(line, end='\\n\\n', flush=True)"
 
@@ -79,9 +78,7 @@ def test_every_caption_stays_one_line_whatever_is_in_it(tokenizer: PtbTokenizer)
 def test_a_tokenizer_killed_in_the_middle(tokenizer: PtbTokenizer) -> None:
     tokenizer.program.start()
     pid = tokenizer.program.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # so that it is surely in the middle when it is killed
-    threading.Timer(0.3, os.kill, [pid, signal.SIGKILL]).start()
+    kill_when_asked(tokenizer.program)
     with pytest.raises(JavaError, match=r"^the PTB tokenizer was killed by SIGKILL, . of 5003 lines came$"):
         tokenizer.tokenize(["a dog"] * 5000)
     assert tokenizer.tokenize(["a dog"]) == ["a dog"]
@@ -93,7 +90,7 @@ def test_a_tokenizer_that_hangs(tokenizer: PtbTokenizer) -> None:
     assert JAVA.path is not None
     patient = PtbTokenizer(JAVA.path, find_jars() or Path(), patience=0.3)
     patient.program.start()
-    os.kill(patient.program.pid or 0, signal.SIGSTOP)
+    stop_process(patient.program.pid or 0)
     with pytest.raises(JavaError, match=r"the PTB tokenizer hangs: no answer for 0.3 seconds"):
         patient.tokenize(["a dog"])
     assert patient.program.pid is None
@@ -104,7 +101,7 @@ def test_a_meteor_killed_while_it_loads() -> None:
     assert JAVA.path is not None
     meteor = Meteor(JAVA.path, find_jars() or Path())
     meteor.program.start()
-    threading.Timer(0.3, os.kill, [meteor.program.pid, signal.SIGKILL]).start()
+    kill_when_asked(meteor.program)
     with pytest.raises(JavaError, match=r"^METEOR was killed by SIGKILL, 0 of 1 lines came$"):
         meteor.statistics(["a dog"], [["a dog"]])
 
@@ -127,7 +124,7 @@ def test_an_answer_of_meteor_that_is_no_numbers(tmp_path: Path) -> None:
 
 def test_jars_come_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_jars() is not None
-    monkeypatch.setattr("captioner.evaluation.metrics.java_metrics.METEOR_DATA", "meteor/data/not-there.gz")
+    monkeypatch.setattr("captioner.evaluation.metrics.meteor_and_ptb.METEOR_DATA", "meteor/data/not-there.gz")
     assert find_jars() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert find_jars() is None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from captioner.evaluation.text_tables import Table, json_text, number, without_nan
+from captioner.evaluation.tables import Table, json_text, number, without_nan
 
 
 def test_columns_are_aligned() -> None:

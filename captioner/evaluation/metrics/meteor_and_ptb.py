@@ -96,8 +96,8 @@ class Meteor:
     def statistics(self, candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Floats:
         """Return what `meteor_of` makes scores of, (I, 23), of one tokenised candidate for each of I images."""
         lines = [
-            " ||| ".join(("SCORE", *map(_without_bars, own), _without_bars(candidate).replace("  ", " ")))
-            for candidate, own in zip(candidates, references, strict=True)
+            " ||| ".join(("SCORE", *map(_without_bars, group), _without_bars(candidate).replace("  ", " ")))
+            for candidate, group in zip(candidates, references, strict=True)
         ]
         answers = self.program.ask(lines, answers=len(lines))
         statistics = np.zeros((len(lines), STATISTICS))  # (I, 23)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from captioner import __version__
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage
+from captioner.evaluation.analysis.diversity import Diversity, measure_diversity
 from captioner.evaluation.metrics.bootstrap import (
     LEVEL,
     RESAMPLES,
@@ -29,7 +30,6 @@ from captioner.evaluation.metrics.bootstrap import (
     find_difference,
     find_interval,
 )
-from captioner.evaluation.metrics.ngram_metrics import Diversity, measure_diversity
 
 if TYPE_CHECKING:
     from captioner.evaluation.metrics.judge import Judge
@@ -151,7 +151,7 @@ class Evaluation:
             "kind": self.kind,
             **self.about,
             "scores": self.scores,
-            "intervals": {name: [own.low, own.high] for name, own in self.intervals().items()},
+            "intervals": {name: [interval.low, interval.high] for name, interval in self.intervals().items()},
             "diversity": asdict(self.diversity),
         }
 
@@ -214,9 +214,9 @@ class Evaluator:
             tuple(image.captions[0] for image in images),
             first.candidates,
             first.references,
-            {metric: float(np.mean([own.corpus[metric] for own in scored])) for metric in first.corpus},
-            _mean([own.images for own in scored]),
-            _mean([self._resample(own) for own in scored]),
+            {metric: float(np.mean([turn.corpus[metric] for turn in scored])) for metric in first.corpus},
+            _mean([turn.images for turn in scored]),
+            _mean([self._resample(turn) for turn in scored]),
             measure_diversity(first.candidates, self.training),
             about={"turns": turns, "references": "each but the one that takes its turn as the caption"},
         )
@@ -248,7 +248,7 @@ class Evaluator:
 
 
 def _mean(turns: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
-    return {name: np.mean([own[name] for own in turns], axis=0) for name in turns[0]}
+    return {name: np.mean([turn[name] for turn in turns], axis=0) for name in turns[0]}
 
 
 def code_version() -> str:

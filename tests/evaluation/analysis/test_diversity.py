@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from captioner.evaluation.metrics.ngram_metrics import Diversity, measure_diversity
+from captioner.evaluation.analysis.diversity import Diversity, measure_diversity
 
 
 def test_counted_by_hand() -> None:
@@ -14,6 +14,7 @@ def test_counted_by_hand() -> None:
         commonest_count=2,
         vocabulary=9,
         novel=3,
+        repetitive=0,
         mean_length=pytest.approx(14 / 5),
     )
 
@@ -22,6 +23,22 @@ def test_novelty_needs_training_captions() -> None:
     assert measure_diversity(["a", "b"]).novel is None
     assert measure_diversity(["a", "b"], frozenset()).novel == 2
     assert measure_diversity(["a", "a"], {"a"}).novel == 0
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("a table with a table", True),
+        ("a red bus and a red car", True),
+        ("a man is on the side of the road with the man", True),
+        ("a dog and two dogs", False),  # other forms
+        ("the cat is on the left side of the other side", False),  # words that say next to nothing
+        ("a", False),
+        ("", False),
+    ],
+)
+def test_a_content_word_twice_is_a_repetition(caption: str, expected: bool) -> None:
+    assert measure_diversity([caption, "two cats"]).repetitive == int(expected)
 
 
 def test_the_order_of_captions_does_not_matter() -> None:

@@ -19,7 +19,7 @@ from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import make_options
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.analysis.diagnostics import diagnose
-from captioner.evaluation.split_captions import SplitCaptioner, caption_split, open_cache, read_captions
+from captioner.evaluation.model_captions import SplitCaptioner, caption_split, open_cache, read_captions
 from captioner.model.checkpoint import Checkpoint
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache

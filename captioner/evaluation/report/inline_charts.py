@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from captioner.evaluation.report.charts import COLOURS
-from captioner.evaluation.report.parts import Html, tag
-from captioner.figures.sheets import GREY, INK, PALE, PAPER, figure_bytes, save_figure
+from captioner.evaluation.report.html import Html, tag
+from captioner.figures.drawing import GREY, INK, PALE, PAPER, figure_bytes, save_figure
 
 FIGURES = "figures"  # the folder beside the page
 SUFFIXES = (".svg", ".pdf")

@@ -11,8 +11,8 @@ from helpers.toy_judge import ToyJudge
 from helpers.toy_report import GOOD, look
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation.evaluator import EvaluationSplit, Evaluator
-from captioner.evaluation.submissions import (
+from captioner.evaluation.scoring import EvaluationSplit, Evaluator
+from captioner.evaluation.systems import (
     Submission,
     System,
     captioned_by_all,

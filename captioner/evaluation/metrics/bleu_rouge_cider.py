@@ -6,8 +6,7 @@ Captions are strings of tokens between spaces; tokenising them is the caller's c
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,19 +41,19 @@ def bleu(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Bleu
     check_captions(candidates, references)
     images = owners_of(references)  # (C,) of the captions that are references
     total = len(candidates)
-    counted = count_ngrams([*candidates, *(text for own in references for text in own)])
+    counted = count_ngrams([*candidates, *(text for group in references for text in group)])
     statistics = np.zeros((total, 2 * LONGEST + 2))  # (I, 10)
     for place, level in enumerate(counted.levels):
-        own = level.captions < total
+        said = level.captions < total
         # An n-gram counts at most as often as in the reference that has the most of it.
         keys, numbers = np.unique(
-            level.key(images[level.captions[~own] - total], level.grams[~own]), return_inverse=True
+            level.key(images[level.captions[~said] - total], level.grams[~said]), return_inverse=True
         )
         most = np.zeros(len(keys), dtype=np.int64)
-        np.maximum.at(most, numbers, level.times[~own])
-        places, present = find(level.keys[own], keys)
-        found = np.minimum(level.times[own][present], most[places[present]])
-        statistics[:, place] = np.bincount(level.captions[own][present], found, total)
+        np.maximum.at(most, numbers, level.times[~said])
+        places, present = find(level.keys[said], keys)
+        found = np.minimum(level.times[said][present], most[places[present]])
+        statistics[:, place] = np.bincount(level.captions[said][present], found, total)
         statistics[:, LONGEST + place] = np.maximum(counted.lengths[:total] - place, 0)
     statistics[:, -2] = counted.lengths[:total]
     statistics[:, -1] = _nearest(counted.lengths[:total], counted.lengths[total:], images)
@@ -80,7 +79,7 @@ def bleu_of(statistics: Floats) -> Floats:
 def rouge_l(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Floats:
     """Return ROUGE-L (I,), 0..1, of one candidate for each of I images; the score of them all is the mean."""
     check_captions(candidates, references)
-    return np.array([_rouge_l(text, own) for text, own in zip(candidates, references, strict=True)])
+    return np.array([_rouge_l(text, group) for text, group in zip(candidates, references, strict=True)])
 
 
 def _rouge_l(candidate: str, references: Sequence[str]) -> float:
@@ -121,7 +120,7 @@ class CiderD:
         self.references = references
         self.log_images = math.log(len(references)) if references else 0.0
         images = owners_of(references)
-        counted = count_ngrams(text for own in references for text in own)
+        counted = count_ngrams(text for group in references for text in group)
         self._words = counted.words
         self._keys: list[Integers] = []  # rising, one for each n-gram of a length
         self._log_frequencies: list[Floats] = []
@@ -141,32 +140,33 @@ class CiderD:
         sizes = np.array([len(self.references[image]) for image in needed], dtype=np.int64)
         places = np.searchsorted(needed, np.asarray(images, dtype=np.int64)) if needed else np.zeros(0, dtype=np.int64)
         # Each candidate against each reference of its image, P pairs: their numbers among all captions here.
-        own = np.repeat(np.arange(len(candidates)), sizes[places])  # (P,)
+        candidate_of = np.repeat(np.arange(len(candidates)), sizes[places])  # (P,)
         firsts = len(candidates) + (np.cumsum(sizes) - sizes)[places]
-        others = firsts[own] + _counting(sizes[places])  # (P,)
-        similarities = self._similarities(count_ngrams([*candidates, *texts]), own, others)
-        scores: Floats = CIDER_SCALE * np.bincount(own, similarities, len(candidates)) / (LONGEST * sizes[places])
+        others = firsts[candidate_of] + _counting(sizes[places])  # (P,)
+        similarities = self._similarities(count_ngrams([*candidates, *texts]), candidate_of, others)
+        sums = np.bincount(candidate_of, similarities, len(candidates))  # (C,)
+        scores: Floats = CIDER_SCALE * sums / (LONGEST * sizes[places])
         return scores
 
-    def _similarities(self, counted: Ngrams, own: Integers, others: Integers) -> Floats:
+    def _similarities(self, counted: Ngrams, candidate_of: Integers, others: Integers) -> Floats:
         """Return how alike the captions of P pairs are, 0..4 (P,): cosines of all lengths, less for unlike lengths."""
-        total = np.zeros(len(own))
+        total = np.zeros(len(candidate_of))
         for level, logs in zip(counted.levels, self._find_logs(counted), strict=True):
             weights = level.times * (self.log_images - logs[level.grams])  # (E,)
             norms = np.sqrt(np.bincount(level.captions, weights * weights, len(counted.lengths)))
             bounds = np.searchsorted(level.captions, np.arange(len(counted.lengths) + 1))
-            sizes = np.diff(bounds)[own]
-            pairs = np.repeat(np.arange(len(own)), sizes)
-            entries = bounds[own][pairs] + _counting(sizes)  # the n-grams of each pair's first caption
+            sizes = np.diff(bounds)[candidate_of]
+            pairs = np.repeat(np.arange(len(candidate_of)), sizes)
+            entries = bounds[candidate_of][pairs] + _counting(sizes)  # the n-grams of each pair's first caption
             places, present = find(level.key(others[pairs], level.grams[entries]), level.keys)
             places, entries, pairs = places[present], entries[present], pairs[present]
             # Clipped at the reference's weight, so that repeating a good word does not pay.
             shared = np.minimum(weights[entries], weights[places]) * weights[places]
-            products = norms[own] * norms[others]
-            total += np.bincount(pairs, shared, len(own)) / np.where(products > 0, products, 1.0)
+            products = norms[candidate_of] * norms[others]
+            total += np.bincount(pairs, shared, len(candidate_of)) / np.where(products > 0, products, 1.0)
         # The COCO evaluation takes the number of bigrams for the length.
         bigrams = np.maximum(counted.lengths - 1, 0)
-        damped: Floats = total * np.exp(-((bigrams[own] - bigrams[others]) ** 2) / (2 * CIDER_SIGMA**2))
+        damped: Floats = total * np.exp(-((bigrams[candidate_of] - bigrams[others]) ** 2) / (2 * CIDER_SIGMA**2))
         return damped
 
     def _find_logs(self, counted: Ngrams) -> list[Floats]:
@@ -196,43 +196,6 @@ def check_captions(candidates: Sequence[str], references: Sequence[Sequence[str]
 
 
 def _check_references(references: Sequence[Sequence[str]]) -> None:
-    for index, own in enumerate(references):
-        if not own:
+    for index, group in enumerate(references):
+        if not group:
             raise ValueError(f"image {index} has no reference captions")
-
-
-@dataclass(frozen=True)
-class Diversity:
-    """Counts over the captions of a set of images, one each.
-
-    `distinct` captions are left when repetitions go; `commonest` is the one most often said, of `commonest_count`
-    images. `novel` is how many are not among the training captions, None where there are none to compare with.
-    `vocabulary` counts distinct words, `mean_length` words a caption.
-    """
-
-    captions: int
-    distinct: int
-    commonest: str
-    commonest_count: int
-    vocabulary: int
-    novel: int | None
-    mean_length: float
-
-
-def measure_diversity(captions: Sequence[str], training: Collection[str] | None = None) -> Diversity:
-    """Measure captions, which are words between spaces; `training`, best a set, has captions cut into words alike."""
-    if not captions:
-        raise ValueError("there are no captions to measure the diversity of")
-    counts = Counter(captions)
-    # The first by spelling of several that are equally common: the order of images must not matter.
-    commonest, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
-    words = [caption.split() for caption in captions]
-    return Diversity(
-        len(captions),
-        len(counts),
-        commonest,
-        count,
-        len({word for own in words for word in own}),
-        None if training is None else sum(caption not in training for caption in captions),
-        sum(map(len, words)) / len(words),
-    )

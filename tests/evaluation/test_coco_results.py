@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation.results import read_results, write_image_scores, write_results
+from captioner.evaluation.coco_results import read_results, write_image_scores, write_results
 
 AWKWARD = [
     '"quoted", with a comma',

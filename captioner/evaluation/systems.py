@@ -10,8 +10,8 @@ from typing import Any
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
-from captioner.evaluation.evaluator import Evaluation, EvaluationSplit, Evaluator
-from captioner.evaluation.results import RESULTS, read_results
+from captioner.evaluation.coco_results import RESULTS, read_results
+from captioner.evaluation.scoring import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
 from captioner.model.bundled import model_name
 
@@ -60,8 +60,8 @@ def name_systems(models: Sequence[Path | Captioner], results: Sequence[Path], ou
     systems = []
     for name, model, file in given:
         seen[name] += 1
-        own = name if seen[name] == 1 else f"{name}-{seen[name]}"
-        systems.append(System(own, out if len(given) == 1 else out / own, model, file))
+        unique = name if seen[name] == 1 else f"{name}-{seen[name]}"
+        systems.append(System(unique, out if len(given) == 1 else out / unique, model, file))
     return systems
 
 
@@ -91,5 +91,5 @@ def describe_model(checksum: str, identity: Mapping[str, Any]) -> dict[str, str]
 def captioned_by_all(split: EvaluationSplit, submissions: Sequence[Submission]) -> EvaluationSplit:
     """Return a split without the images that a system has no caption of."""
     names = [image.file_name for image in split.images]
-    missing = [name for name in names if any(name not in own.texts for own in submissions)]
+    missing = [name for name in names if any(name not in submission.texts for submission in submissions)]
     return split.leave_out(missing) if missing else split

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.drawing import Mark, Outline, Sheet
 from captioner.figures.masks import CaptionLike
 from captioner.figures.panels import Layout, Panels, check_figure
-from captioner.figures.sheets import Mark, Outline, Sheet
 
 _OUTLINE_POINTS = 0.8
 _SCALE = 0.72  # there are many panels

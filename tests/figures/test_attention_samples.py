@@ -7,8 +7,8 @@ import pytest
 from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell, seen_box
 from PIL import Image, ImageColor
 
-from captioner.figures.sampled_looks import likeliest_looks, looks_figure, sample_looks
-from captioner.figures.sheets import BRIGHT, Label, Outline, Picture, figure_bytes
+from captioner.figures.attention_samples import likeliest_looks, looks_figure, sample_looks
+from captioner.figures.drawing import BRIGHT, Label, Outline, Picture, figure_bytes
 from captioner.images.preprocessing import Preprocessing
 
 

@@ -16,7 +16,7 @@ from pycocoevalcap.cider.cider import Cider as OfficialCider
 from pycocoevalcap.rouge.rouge import Rouge as OfficialRouge
 
 from captioner.datasets.dataset import load_dataset
-from captioner.evaluation.metrics.ngram_metrics import CiderD, bleu, bleu_of, rouge_l
+from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu, bleu_of, rouge_l
 
 
 def check_against_the_official(candidates: list[str], references: list[list[str]]) -> None:

@@ -144,11 +144,11 @@ def write_image_scores(
         for place, (image, text) in enumerate(zip(images, texts, strict=True))
     ]
     with replacing(folder / IMAGES) as file:
-        for image, text, own in rows:
+        for image, text, image_scores in rows:
             names = {"image_id": image.image_id, "file_name": image.file_name}
-            file.write(to_line({**names, "caption": text, "references": list(image.captions), "scores": own}))
+            file.write(to_line({**names, "caption": text, "references": list(image.captions), "scores": image_scores}))
     with replacing(folder / IMAGES_CSV) as file:
         table = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
         table.writerow(["image_id", "file_name", "caption", *scores])
-        for image, text, own in rows:
-            table.writerow([image.image_id, image.file_name, text, *own.values()])
+        for image, text, image_scores in rows:
+            table.writerow([image.image_id, image.file_name, text, *image_scores.values()])
