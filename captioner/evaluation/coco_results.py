@@ -125,7 +125,7 @@ def _plain(key: ImageKey) -> ImageKey:
 
 
 def write_results(path: Path, images: Sequence[CaptionedImage], texts: Sequence[str]) -> None:
-    """Write one caption an image as COCO results, which `read_results` and COCO's own tools read."""
+    """Write one caption per image as COCO results, which `read_results` and COCO's own tools read."""
     lines = [
         json.dumps({"image_id": image.image_id, "caption": text}) for image, text in zip(images, texts, strict=True)
     ]

@@ -51,7 +51,7 @@ def find_paper_rows(data: str, format: str, split: str, images: int) -> PaperRow
     if is_theirs and split == "test" and images == TEST_IMAGES[known]:
         return PaperRows(rows, None)
     ours = f"{images:,} images of {split}" + ("" if is_theirs else f" as {format} has it")
-    note = f"the paper's rows are of {theirs} test split of {known} ({TEST_IMAGES[known]:,} images), the others of "
+    note = f"the paper's scores are on {theirs} test split of {known} ({TEST_IMAGES[known]:,} images), the others on "
     return PaperRows(rows, note + ours)
 
 
@@ -211,7 +211,7 @@ class Comparison:
     def notes(self) -> list[str]:
         """Return what a reader of the scores should know, one line each."""
         protocol = self.protocol
-        notes = [f"scores are in per cent; ± is half the width of the {_per_cent(protocol.level)} interval over images"]
+        notes = [f"scores are in per cent; ± is half the width of the {_per_cent(protocol.level)} bootstrap interval"]
         if len(self.evaluations) > 1:
             first = printable(self.evaluations[0].name)
             notes.append(f"* differs from {first} at p < {SIGNIFICANT}, each score by itself (paired bootstrap)")
@@ -220,14 +220,14 @@ class Comparison:
         if self.humans is not None:
             turns = self.humans.about["turns"]
             notes.append(
-                f"humans: a reference of each image against the others, means over {turns} turns; "
-                "they have one reference fewer to meet than the other rows"
+                f"humans: one reference of each image scored against the others, averaged over {turns} turns; "
+                "people have one reference fewer than the systems"
             )
         if self.paper is not None and self.paper.note:
             notes.append(self.paper.note)
         if protocol.left_out:
             some = ", ".join(map(printable, protocol.left_out[:5]))
-            notes.append(f"left out, as they cannot be read: {len(protocol.left_out):,} images ({some})")
+            notes.append(f"unreadable images, left out: {len(protocol.left_out):,} ({some})")
         return notes
 
     def protocol_lines(self) -> list[tuple[str, str]]:
@@ -236,10 +236,14 @@ class Comparison:
         fewest, most = protocol.references
         part = "" if protocol.images == protocol.split_images else f" of {protocol.split_images:,}"
         lines = [
-            ("data", f"{printable(protocol.data)} ({protocol.format}), {printable(protocol.split)}, {protocol.digest}"),
+            (
+                "data",
+                f"{printable(protocol.data)}, split {printable(protocol.split)} "
+                f"(format {protocol.format}, digest {protocol.digest})",
+            ),
             ("images", f"{protocol.images:,}{part}"),
-            ("references", f"{fewest} an image" if fewest == most else f"{fewest} to {most} an image"),
-            ("novel against", f"{protocol.training_captions:,} training captions"),
+            ("references", f"{fewest} per image" if fewest == most else f"{fewest} to {most} per image"),
+            ("novelty", f"against {protocol.training_captions:,} training captions"),
             ("tokenizer", protocol.tokenizer),
         ]
         if protocol.search is not None:

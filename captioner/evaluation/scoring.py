@@ -1,4 +1,4 @@
-"""Captions of a split held against its references: scores, how sure they are, diversity, and the protocol of it all.
+"""Captions of a split scored against its references: scores, how sure they are, diversity, and the protocol of it all.
 
 Whoever made the captions, a model, somebody else or people, they are scored by the same judge on the same images.
 """
@@ -191,7 +191,7 @@ class Evaluator:
         )
 
     def evaluate_humans(self, name: str = "humans, one left out") -> Evaluation:
-        """Score people by each other: references take turns as the caption that is held against the others.
+        """Score people by each other: references take turns as the caption that is scored against the others.
 
         There are as many turns as every image has references, and scores are means over them. With one reference fewer
         to meet, they are lower than a model's captions of the same quality would get. Captions and diversity are those

@@ -1,4 +1,4 @@
-"""Hard attention made visible: for each word the one cell that was looked at, in several draws."""
+"""Hard attention made visible: for each word the one region that was looked at, in several draws."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _OUTLINE_POINTS = 0.8
 _SCALE = 0.72  # there are many panels
 
 
-def likeliest_looks(caption: CaptionLike) -> NDArray[np.int64]:
-    """Return the row and column of the cell of the highest weight for each of T words, (T, 2)."""
+def likeliest_regions(caption: CaptionLike) -> NDArray[np.int64]:
+    """Return the row and column of the region of the highest weight for each of T words, (T, 2)."""
     words, rows, columns = caption.attention.shape
     best = caption.attention.reshape(words, rows * columns).argmax(axis=1)  # (T,)
     return np.stack(np.divmod(best, columns), axis=1)
 
 
-def sample_looks(caption: CaptionLike, samples: int, seed: int = 0) -> NDArray[np.int64]:
-    """Return the rows and columns of cells drawn for each of T words, as probable as their weights, (samples, T, 2).
+def sample_regions(caption: CaptionLike, samples: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return the rows and columns of regions drawn for each of T words by their weights, (samples, T, 2).
 
-    These are looks s_t ~ Multinoulli(alpha_t), section 4.1, at the weights that the caption records. The same seed
-    gives the same looks, and of more samples the first are the same.
+    These are samples of s_t ~ Multinoulli(alpha_t), section 4.1, with the weights that the caption records. The same
+    seed gives the same samples, and of more samples the first are the same.
     """
     if samples < 1:
         raise ValueError(f"samples is {samples}; it must be at least 1")
@@ -37,7 +37,7 @@ def sample_looks(caption: CaptionLike, samples: int, seed: int = 0) -> NDArray[n
     return np.stack(np.divmod(drawn, columns), axis=2)
 
 
-def looks_figure(
+def samples_figure(
     image: Image.Image,
     caption: CaptionLike,
     *,
@@ -47,14 +47,15 @@ def looks_figure(
     width: float = 7.0,
     dpi: int = 200,
 ) -> Sheet:
-    """Return a figure of an upright image with a row of outlined cells for the likeliest looks and for each sample.
+    """Return a figure of an upright image with a row of outlined regions, the likeliest ones and those of each sample.
 
-    Above each panel stand the word and the weight of its cell. The rest is as for `word_grid`.
+    Above each panel stand the word and the weight of its region. The rest is as for `word_grid`.
     """
     check_figure(image, caption, style, width, dpi)
     words = len(caption.words)
-    tracks = {"likeliest": likeliest_looks(caption)}
-    tracks |= {f"sample {number}": looks for number, looks in enumerate(sample_looks(caption, samples, seed), start=1)}
+    tracks = {"likeliest": likeliest_regions(caption)}
+    for number, drawn in enumerate(sample_regions(caption, samples, seed), start=1):
+        tracks[f"sample {number}"] = drawn
     geometry = caption.geometry
     layout = Layout.fit(words, geometry.width / geometry.height, width, dpi, heads=1, tracks=len(tracks), scale=_SCALE)
     panels = Panels(image, layout, style)
@@ -63,13 +64,13 @@ def looks_figure(
     for row in range(layout.rows):
         marks += panels.draw_plain(row, 0, list(tracks)[row % len(tracks)])
     if words:
-        marks += panels.draw_key(0, 0, None, "number: weight of the cell")
+        marks += panels.draw_key(0, 0, None, "number: weight of the region")
     for word in range(words):
         band, column = divmod(word, across)
         attended = panels.draw_attention(0, 0, caption, word)  # the same in every row
-        for track, looks in enumerate(tracks.values()):
+        for track, regions in enumerate(tracks.values()):
             place = band * len(tracks) + track, column + 1
-            cell = int(looks[word, 0]), int(looks[word, 1])
+            cell = int(regions[word, 0]), int(regions[word, 1])
             marks += panels.move(attended, *place)
             marks += panels.draw_label(*place, caption.words[word], float(caption.attention[word][cell]))
             marks.append(_outline(caption, cell, layout, *place))

@@ -19,7 +19,7 @@ from captioner.captioning.outputs import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation
-from captioner.figures.attention_samples import looks_figure
+from captioner.figures.attention_samples import samples_figure
 from captioner.figures.drawing import save_figure
 from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
@@ -39,7 +39,7 @@ class OverlayOptions:
     """Which figures are drawn of each caption, and how.
 
     `formats` are at most one of FIGURES and one of ANIMATIONS. `width` is in inches, None the usual one: 7, or for
-    animations 400 pixels. `samples` and `seed` are those of looks; `names` are those of the models that are compared.
+    animations 400 pixels. `samples` and `seed` are those of hard attention; `names` are those of the models that are compared.
     The one kind that is drawn may go into a `folder` of another name.
     """
 
@@ -151,8 +151,8 @@ def _write(
     elif kind == "matrix":
         sheet = alignment_matrix(caption, width=width, dpi=dpi)
     elif kind == "samples":
-        looks = {"samples": options.samples, "seed": options.seed}
-        sheet = looks_figure(image, caption, **looks, style=style, width=width, dpi=dpi)
+        drawn = {"samples": options.samples, "seed": options.seed}
+        sheet = samples_figure(image, caption, **drawn, style=style, width=width, dpi=dpi)
     else:
         pair, names = (captions[0], captions[1]), (options.names[0], options.names[1])
         sheet = comparison(image, pair, names, style=style, width=width, dpi=dpi)

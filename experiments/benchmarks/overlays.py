@@ -27,7 +27,7 @@ from PIL import Image
 from captioner.captioning.caption import Caption
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import save_animation
-from captioner.figures.attention_samples import looks_figure
+from captioner.figures.attention_samples import samples_figure
 from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.images.finding import find_images
@@ -116,7 +116,7 @@ def look_for_leaks(images: list[Image.Image], figures: int, folder: Path) -> Non
             elif kind == 2:
                 save_figure(alignment_matrix(caption), folder / "leak.png")
             elif kind == 3:
-                save_figure(looks_figure(image, caption, samples=1), folder / "leak.png")
+                save_figure(samples_figure(image, caption, samples=1), folder / "leak.png")
             else:
                 draw_grid(image, caption, folder / "leak.png")
 

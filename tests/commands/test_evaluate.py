@@ -243,7 +243,7 @@ def test_images_that_cannot_be_read_are_left_out_and_told(
         bad.write_bytes(good)
     captured = capsys.readouterr()
     assert captured.err == "captioner: 0005.jpg: truncated: it ends before its end-of-image marker\n"
-    assert "left out, as they cannot be read: 1 images (0005.jpg)" in captured.out
+    assert "unreadable images, left out: 1 (0005.jpg)" in captured.out
     for name in ("one", "theirs"):
         metrics = read(tmp_path / "out" / name / "metrics.json")
         assert (metrics["protocol"]["images"], metrics["protocol"]["left_out"]) == (15, ["0005.jpg"])

@@ -52,12 +52,13 @@ def test_one_model_with_people_and_the_paper() -> None:
     assert lines[6].split() == ["ours", "75.0%", "15.0%", "6.0%", "1,234", "9.9", "4.5%", *["a", "dog", "|", "*runs*"]]
     assert "missing: no METEOR" in lines
     assert "the paper's rows are of other images" in lines
-    assert any(line.startswith("humans: ") and "means over 4 turns" in line for line in lines)
-    assert "images         2 of 10" in lines
-    assert "references     4 to 6 an image" in lines
-    assert "search         beam 5, length power 0.7" in lines
-    assert "bootstrap      101 resamples of the images, seed 1" in lines
-    assert "ours           checksum sum-of-ours" in lines
+    assert any(line.startswith("humans: ") and "over 4 turns" in line for line in lines)
+    protocol = [" ".join(line.split()) for line in lines]
+    assert "images 2 of 10" in protocol
+    assert "references 4 to 6 per image" in protocol
+    assert "search beam 5, length power 0.7" in protocol
+    assert "bootstrap 101 resamples of the images, seed 1" in protocol
+    assert "ours checksum sum-of-ours" in protocol
     assert "against ours" not in text
 
 
@@ -159,12 +160,12 @@ def test_a_note_where_images_are_not_the_papers() -> None:
 
     assert note("Flickr8k", "flickr8k", "test", 1000) is None
     assert note("coco (Karpathy)", "karpathy", "test", 5000) is None
-    assert note("Flickr8k", "flickr8k", "val", 1000) == (
-        "the paper's rows are of the official test split of Flickr8k (1,000 images), the others of 1,000 images of val"
-    )
+    other = note("Flickr8k", "flickr8k", "val", 1000)
+    assert other is not None
+    assert other.endswith("the official test split of Flickr8k (1,000 images), the others on 1,000 images of val")
     limited = note("coco (Karpathy)", "karpathy", "test", 200)
     assert limited is not None
-    assert limited.endswith("Karpathy's test split of COCO (5,000 images), the others of 200 images of test")
+    assert limited.endswith("Karpathy's test split of COCO (5,000 images), the others on 200 images of test")
     official = note("COCO 2017", "coco", "val", 5000)
     assert official is not None
-    assert official.endswith("the others of 5,000 images of val as coco has it")
+    assert official.endswith("the others on 5,000 images of val as coco has it")

@@ -7,7 +7,7 @@ import pytest
 from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, flat, one_cell, seen_box
 from PIL import Image, ImageColor
 
-from captioner.figures.attention_samples import likeliest_looks, looks_figure, sample_looks
+from captioner.figures.attention_samples import likeliest_regions, sample_regions, samples_figure
 from captioner.figures.drawing import BRIGHT, Label, Outline, Picture, figure_bytes
 from captioner.images.preprocessing import Preprocessing
 
@@ -26,7 +26,7 @@ def test_looks_are_as_frequent_as_their_weights() -> None:
         ]
     )
     caption = caption_of(weights, Preprocessing(SIDE).geometry(40, 40))
-    looks = sample_looks(caption, 20_000, seed=1)
+    looks = sample_regions(caption, 20_000, seed=1)
     assert looks.shape == (20_000, 2, 2)
     shares = np.bincount(looks[:, 0, 0] * 2 + looks[:, 0, 1], minlength=4) / 20_000
     assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.015)  # four standard deviations
@@ -35,22 +35,22 @@ def test_looks_are_as_frequent_as_their_weights() -> None:
 
 def test_seeds_decide_and_more_samples_begin_alike() -> None:
     caption = flat(5, (90, 70))
-    assert np.array_equal(sample_looks(caption, 8, seed=3)[:3], sample_looks(caption, 3, seed=3))
-    assert not np.array_equal(sample_looks(caption, 3, seed=3), sample_looks(caption, 3, seed=4))
+    assert np.array_equal(sample_regions(caption, 8, seed=3)[:3], sample_regions(caption, 3, seed=3))
+    assert not np.array_equal(sample_regions(caption, 3, seed=3), sample_regions(caption, 3, seed=4))
     with pytest.raises(ValueError, match="samples is 0; it must be at least 1"):
-        sample_looks(caption, 0)
+        sample_regions(caption, 0)
 
 
 def test_weights_that_sum_to_less_than_one_by_rounding_still_lead_inside() -> None:
     attention = np.full((1, 3, 3), np.float32(0.99 / 9))
-    looks = sample_looks(caption_of(attention, Preprocessing(SIDE).geometry(30, 30)), 5_000)
+    looks = sample_regions(caption_of(attention, Preprocessing(SIDE).geometry(30, 30)), 5_000)
     assert looks.min() == 0
     assert looks.max() == 2
 
 
 def test_likeliest_look_is_the_highest_weight() -> None:
     caption = caption_of(np.concatenate([one_cell(2, 6), one_cell(6, 0)]), Preprocessing(SIDE).geometry(90, 70))
-    assert likeliest_looks(caption).tolist() == [[2, 6], [6, 0]]
+    assert likeliest_regions(caption).tolist() == [[2, 6], [6, 0]]
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -61,7 +61,7 @@ def test_outlines_lie_on_the_cells(shape: str, fitting: str, flip: bool) -> None
     left, top, width, height = seen_box(size, FITTINGS[fitting])
     geometry = Preprocessing(SIDE, **FITTINGS[fitting], flip=flip).geometry(*size)
     caption = caption_of(np.concatenate([one_cell(2, 6), one_cell(4, 3)]), geometry)
-    sheet = looks_figure(Image.new("RGB", size, (40, 40, 40)), caption, samples=2)
+    sheet = samples_figure(Image.new("RGB", size, (40, 40, 40)), caption, samples=2)
     outlines = [mark for mark in sheet.marks if isinstance(mark, Outline)]
     panels = [mark for mark in sheet.marks if isinstance(mark, Picture)]
     attended = [each for each in panels if each.left != panels[0].left]  # the first column is plain
@@ -84,7 +84,7 @@ def test_outlines_lie_on_the_cells(shape: str, fitting: str, flip: bool) -> None
 
 def test_a_row_for_the_likeliest_and_each_sample() -> None:
     image = Image.new("RGB", (330, 220), (40, 40, 40))
-    sheet = looks_figure(image, flat(3, (330, 220)), samples=4, seed=2)
+    sheet = samples_figure(image, flat(3, (330, 220)), samples=4, seed=2)
     names = [
         mark.text for mark in sheet.marks if isinstance(mark, Label) and mark.text.split()[0] in ("likeliest", "sample")
     ]
@@ -102,4 +102,4 @@ def test_a_row_for_the_likeliest_and_each_sample() -> None:
 
 
 def test_no_words() -> None:
-    assert looks_figure(Image.new("RGB", (30, 20)), flat(0, (30, 20))).image().size
+    assert samples_figure(Image.new("RGB", (30, 20)), flat(0, (30, 20))).image().size

@@ -11,7 +11,7 @@ from helpers.toy_captions import FITTINGS, SIDE, caption_of, one_cell, seen_box
 from numpy.typing import NDArray
 
 from captioner.figures.animation import animation_frames
-from captioner.figures.attention_samples import looks_figure
+from captioner.figures.attention_samples import samples_figure
 from captioner.figures.drawing import Outline, Picture, Sheet
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import word_image
@@ -72,7 +72,7 @@ def test_figures_show_the_mark_that_was_looked_at(orientation: int, fitting: str
         "compared": brightest(
             panels(comparison(image, (caption, caption), ("a", "b"), style="heat", width=3, dpi=100))[-1]
         ),
-        "outline": _outlined(looks_figure(image, caption, samples=1, width=3, dpi=100)),
+        "outline": _outlined(samples_figure(image, caption, samples=1, width=3, dpi=100)),
     }  # fmt: skip
     for kind, (x, y) in found.items():
         assert abs(x * size[0] - centre[0]) <= 0.5 * across, kind

@@ -17,11 +17,11 @@ from captioner.evaluation.analysis.word_classes import is_content, word_class
 
 LISTED = 10  # words or pairs of a list
 KINDS = {
-    "unsupported": "says a content word that no reference has",
-    "missed": "leaves out a content word that more than half of the references have",
+    "unsupported": "has a content word that no reference has",
+    "missed": "lacks a content word that more than half of the references have",
     "confused": "does both with two words of one class, such as two animals or two colours",
-    "repeated": "says a word twice in a row, or a phrase of two words with a noun or a verb twice",
-    "unfinished": "ends with a word that asks for another, such as “a”, “with” or “and”",
+    "repeated": "has a word twice in a row, or a phrase of two words with a noun or a verb twice",
+    "unfinished": "ends with a word that needs another, such as “a”, “with” or “and”",
     "short": "has fewer words than each of the references",
     "long": "has more words than each of the references",
     "empty": "has no words",

@@ -77,8 +77,8 @@ class Diagnostics:
         cells = [(name, str(row.words), *_cells(row)) for name, row in rows]
         summary = (
             f"{self.captions:,} captions ({self.empty:,} empty), {self.regions} regions; collapsed attention "
-            f"{number(self.collapsed, '.1%')}; doubly stochastic residual {number(self.residual)} a region, "
-            f"{number(self.residual_sum, '.1f')} a caption"
+            f"{number(self.collapsed, '.1%')}; doubly stochastic residual {number(self.residual)} per region, "
+            f"{number(self.residual_sum, '.1f')} per caption"
         )
         return f"{summary}\n{Table([head, *cells]).to_text()}"
 

@@ -1,4 +1,4 @@
-"""Whether attention lies on what a word names, held against the boxes of objects in the image.
+"""Whether attention lies on what a word names, scored against the boxes of objects in the image.
 
 For each name of an object in a caption (see `object_names`) whose category has a box in what the network saw:
 

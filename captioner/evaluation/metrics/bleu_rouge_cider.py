@@ -131,7 +131,7 @@ class CiderD:
             self._log_frequencies.append(np.log(np.bincount(pairs % max(different, 1), minlength=different)))
 
     def score(self, candidates: Sequence[str], images: Sequence[int] | None = None) -> Floats:
-        """Return the score (C,), 0..10, of each candidate; `images` tells whose references each is held against."""
+        """Return the score (C,), 0..10, of each candidate; `images` tells whose references each is scored against."""
         images = range(len(self.references)) if images is None else images
         if len(images) != len(candidates):
             raise ValueError(f"{len(candidates)} candidates for {len(images)} images; expected one for each")

@@ -25,7 +25,7 @@ from captioner.evaluation.tables import LABELS, number
 
 CATEGORIES = 10  # of objects, in the table of grounding
 _LEVEL = f"{LEVEL:.0%}"
-_MEASURE_NAMES = {"pointing": "peak inside a box", "mass": "weight inside boxes"}
+_MEASURE_NAMES = {"pointing": "peak inside a box", "mass": "attention inside boxes"}
 
 
 def lengths_section(curves: LengthCurves | None, charts: Charts) -> Html:
@@ -49,10 +49,10 @@ def lengths_section(curves: LengthCurves | None, charts: Charts) -> Html:
         caption = f"{name}, with {_LEVEL} intervals over images."
         figures.append(charts.add(f"lengths-{metric}", length_figure(curves, metric), told, caption, half=True))
     intro = (
-        "Images are put into buckets by the mean length of what people wrote about them, in words, which does not "
-        "depend on any system; all systems are scored on the same images."
+        "Images are grouped by the mean length of their references in words, which depends on no system; all systems "
+        "are scored on the same images."
     )
-    shown = table(f"Scores by words of the references, with {_LEVEL} intervals.", ["", *spans], rows)
+    shown = table(f"Scores by mean length of the references in words, with {_LEVEL} intervals.", ["", *spans], rows)
     return section("lengths", title, tag("p", intro), tag("div", *figures, class_="pair"), shown, *_trends(curves))
 
 
@@ -78,7 +78,7 @@ def _trends(curves: LengthCurves) -> list[Html]:
         told = []
         for metric, trend in trends.items():
             low, high = trend.interval.low, trend.interval.high
-            verdict = "a gain" if low > 0 else "a loss" if high < 0 else "not surely a change"
+            verdict = "a gain" if low > 0 else "a loss" if high < 0 else "not significant"
             span = f"{signed(low)} to {signed(high)}, {p_value(trend.p)}"
             told.append(f"{signed(trend.value)} {LABELS[metric]} ({span}), {verdict}")
         who = [tag("bdi", model), "'s lead over ", tag("bdi", first)]
@@ -95,15 +95,15 @@ def attention_section(analysis: Analysis, charts: Charts) -> Html:
         "attention-positions",
         position_figure(models),
         _describe_positions(models),
-        "First, how wide attention is, by the word's position; the dotted line is attention that is the same "
-        f"everywhere. Second, how much of it moves from the word before. Means of {FEWEST} words or more.",
+        "First, the entropy of attention by position of the word; the dotted line is uniform attention. Second, the "
+        f"share of it that has moved since the previous word. Positions with fewer than {FEWEST} words are left out.",
     )
     classes = charts.add(
         "attention-classes",
         class_figure(models),
         _describe_classes(models),
-        "How much narrower than uniform attention is, by class of word; the longer the bar, the more concentrated. "
-        "The numbers are counts of words.",
+        "How far the entropy of attention lies below that of uniform attention, by word class: the longer the bar, the "
+        "more concentrated. Numbers are word counts.",
     )
     return section(
         "attention", title, _key_numbers(models), position, classes, *_grounding_parts(analysis.grounding, charts)
@@ -121,15 +121,15 @@ def _key_numbers(models: Mapping[str, Diagnostics]) -> Html:
                 number(overall.peak, ".3f"),
                 number(overall.movement, ".3f"),
                 number(overall.beta, ".2f"),
-                stacked(number(found.residual, ".3f"), f"{number(found.residual_sum, '.1f')} a caption"),
+                stacked(number(found.residual, ".3f"), f"{number(found.residual_sum, '.1f')} per caption"),
                 number(found.collapsed, ".1%"),
             ]
         )
-    heads = ["", "entropy, nats", "peak weight", "movement", "gate β", "residual a region", "collapsed"]
+    heads = ["", "entropy, nats", "peak weight", "movement", "gate β", "residual per region", "collapsed"]
     caption = (
-        "Means over words. Movement: the share of attention that goes elsewhere from one word to the next. Residual: "
-        "the square of what a region's weights sum to over the words, less 1; doubly stochastic attention has 0. "
-        f"Collapsed: captions in which less than {STILL:.0%} moves from word to word."
+        "Means over words. Movement: the share of attention that moves from one word to the next. Residual: the square "
+        "of 1 minus the sum of a region's weights over the words, 0 for doubly stochastic attention. "
+        f"Collapsed: captions in which less than {STILL:.0%} moves per word."
     )
     return table(caption, heads, rows)
 
@@ -159,8 +159,9 @@ def _grounding_parts(models: Mapping[str, Grounding], charts: Charts) -> list[Ht
     if not any(found.overall.words for found in models.values()):
         return []
     intro = (
-        "For each word that names an object with a box in the image: whether the strongest region lies in a box of it, "
-        "and how much of the weight does. Maps that have not seen the word show how much of that is luck."
+        "For each word that names an object with a box in the image: whether the strongest region lies inside one of "
+        "its boxes, and how much of the attention does. The baselines do not depend on the word: they show how much of "
+        "that is chance."
     )
     told = []
     for name, found in models.items():
@@ -183,9 +184,9 @@ def _grounding_table(model: str, found: Grounding) -> Html:
     ordered = sorted(found.categories.items(), key=lambda item: (-item[1].words, item[0]))
     rows += [_grounding_row(tag("bdi", name), row.words, row.pointing, row.mass) for name, row in ordered[:CATEGORIES]]
     caption = (
-        f": the share of words by what they name, the {CATEGORIES} commonest. Of all objects that its captions name "
-        f"{number(found.absent_share, '.1%')} have no box in what the network saw. Below each share: that of the "
-        "image's centre, and of uniform weights."
+        f": by category, the {CATEGORIES} most frequent. {number(found.absent_share, '.1%')} of the objects that its "
+        "captions name have no box in what the network saw. Below each share: those of the image centre and of uniform "
+        "attention."
     )
     heads = ["", "words", *(_MEASURE_NAMES[measure] for measure in MEASURES)]
     return table(join([tag("bdi", model), caption]), heads, rows)

@@ -56,7 +56,7 @@ def length_figure(curves: LengthCurves, metric: str = "bleu4") -> Figure:
     spans = [f"{bucket.shortest:.1f} to {bucket.longest:.1f}\n{bucket.images} images" for bucket in curves.buckets]
     axes.set_xticks(places, spans)
     axes.set_xlim(-0.5, len(places) - 0.5)
-    axes.set_xlabel("words of the references, mean of an image")
+    axes.set_xlabel("mean length of the references, in words")
     axes.set_ylabel(f"{LABELS[metric]}, {LEVEL:.0%} intervals")
     axes.set_ylim(bottom=0)
     _legend(figure, axes, len(curves.models))
@@ -81,7 +81,7 @@ def position_figure(models: Mapping[str, Diagnostics]) -> Figure:
         )  # fmt: skip
     spread.set_ylabel("entropy of attention, nats")
     spread.margins(y=0.12)
-    movement.set_ylabel("movement from the word before")
+    movement.set_ylabel("movement since the previous word")
     movement.set_ylim(bottom=0)
     for axes in (spread, movement):
         axes.set_xlabel("position of the word")

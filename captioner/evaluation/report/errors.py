@@ -13,7 +13,7 @@ from captioner.evaluation.report.html import Html, join, quote, section, table, 
 from captioner.evaluation.scoring import Evaluation
 
 _INTRO = (
-    "Found by counting words, and no cleverer than that. Words are compared by their stems, so that “dog” and “dogs”, "
+    "Found by counting words, nothing more. Words are compared by their stems, so that “dog” and “dogs”, "
     "“ran” and “running” are the same; synonyms are not known, so that a “puppy” that all references call a dog counts "
     "as an error. Content words leave out articles, prepositions, conjunctions, pronouns, adverbs, auxiliary verbs and "
     "words such as “side” or “group”. What no reference says may still be true."
@@ -84,8 +84,8 @@ def _word_tables(evaluation: Evaluation, errors: CommonErrors, listed: int) -> l
         for pair in errors.confusions[:listed]
     ]
     captions = {
-        "Words said where no reference has them, of all captions that say them.": unsupported,
-        "Words left out where more than half of the references have them, of all images where they do.": missed,
+        "Words that no reference has, of all captions that use them.": unsupported,
+        "Words that more than half of the references have and the caption lacks, of all such images.": missed,
         "One word for another of its class: the first is in no reference, the second in more than half.": confusions,
     }
     heads = ["word", "captions", "for example"]

@@ -48,7 +48,7 @@ def examples_section(evaluations: Sequence[Evaluation], folder: Path) -> Html:
     metric = label(main_metric(evaluations[0]))
     intro = (
         f"By the {metric} of each image. The first picture is the image; each of the others shows where one word "
-        "looked, bright where it weighed most, with the word's probability above it and the gate β as a bar below."
+        "looked, bright where the weight is high, with the word's probability above and the gate β as a bar below."
     )
     parts: list[Html] = [tag("p", intro)]
     for place, system in enumerate(evaluations[:SYSTEMS], start=1):

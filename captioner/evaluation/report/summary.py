@@ -18,7 +18,7 @@ _COUNTS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 def summarise(comparison: Comparison, analysis: Analysis) -> Html:
     """Return the paragraphs that a report begins with."""
     if not comparison.evaluations:
-        return tag("p", "No system was evaluated; the scores below are those of people, held against each other.")
+        return tag("p", "No system was evaluated; the scores below are those of people against each other.")
     best = find_best(comparison.evaluations)
     paragraphs: list[list[Html]] = [
         [_subject(comparison), *_standing(comparison, best), *_beside(comparison, best)],
@@ -106,43 +106,43 @@ def _beside(comparison: Comparison, best: Evaluation) -> list[Html]:
     humans, paper, metric = comparison.humans, comparison.paper, main_metric(best)
     if humans is not None:
         reached = f"{humans.scores[metric]:.1f} {label(metric)}"
-        sentences.append(
-            join([f"People, each held against the others, reach {reached}, with one reference fewer to meet."])
-        )
+        people = f"Human captions, each scored against the other references, reach {reached}, with one reference fewer."
+        sentences.append(join([people]))
     published = paper.rows if paper else {}
     theirs = {name: scores[_PAPER_METRIC] for name, scores in published.items() if _PAPER_METRIC in scores}
     if paper is not None and theirs and _PAPER_METRIC in best.scores:
         listed = " and ".join(f"{score:.1f} ({name})" for name, score in theirs.items())
-        roughly = "on other images, so that the two can be held against each other only roughly"
+        roughly = "on other images, so the comparison is rough"
         where = roughly if paper.note else "on the same images"
-        rest = f" has {best.scores[_PAPER_METRIC]:.1f}, the paper {listed}, {where}."
-        sentences.append(join([f"In {label(_PAPER_METRIC)} ", name_of(best), rest]))
+        rest = f" has {best.scores[_PAPER_METRIC]:.1f}; the paper reports {listed}, {where}."
+        sentences.append(join([f"In {label(_PAPER_METRIC)}, ", name_of(best), rest]))
     return sentences
 
 
 def _diversity(best: Evaluation) -> list[Html]:
     diversity = best.diversity
-    distinct = f"'s captions {diversity.distinct / diversity.captions:.0%} are distinct"
+    facts = [f"{diversity.distinct / diversity.captions:.0%} are distinct"]
     if diversity.novel is not None:
-        distinct += f", and {diversity.novel / diversity.captions:.0%} are not among the training captions"
-    return [join(["Of ", name_of(best), f"{distinct}."])]
+        facts.append(f"{diversity.novel / diversity.captions:.0%} are not among the training captions")
+    facts.append(f"{diversity.repetitive / diversity.captions:.0%} repeat a content word")
+    return [join(["Of ", name_of(best), f"'s captions, {', '.join(facts[:-1])} and {facts[-1]}."])]
 
 
 def _attention(best: Evaluation, analysis: Analysis) -> list[Html]:
     sentences = []
     found = analysis.diagnostics.get(best.name)
     if found is not None and found.collapsed == found.collapsed:  # NaN where no caption has two words
-        still = f"{found.collapsed:.0%} of the captions have" if found.collapsed else "no caption has"
-        sentences.append(
-            f"From word to word {found.overall.movement:.0%} of the attention moves; {still} attention that stays in "
-            "place."
+        still = (
+            f"in {found.collapsed:.0%} of the captions it stays" if found.collapsed else "in no caption does it stay"
         )
+        moved = f"On average, {found.overall.movement:.0%} of the attention moves from one word to the next"
+        sentences.append(f"{moved}; {still} in place.")
     grounded = analysis.grounding.get(best.name)
     if grounded is not None and grounded.overall.words:
         pointing = grounded.overall.pointing
         sentences.append(
-            f"When a word names an object, attention peaks inside a box of it {pointing['attention'].value:.0%} of the "
-            f"time, the image's centre lies in one {pointing['centre'].value:.0%} of the time."
+            f"When a word names an object, attention peaks inside one of its boxes {pointing['attention'].value:.0%} "
+            f"of the time; the centre of the image lies in one {pointing['centre'].value:.0%} of the time."
         )
     return [join([sentence]) for sentence in sentences]
 
@@ -153,5 +153,5 @@ def _errors(comparison: Comparison, best: Evaluation, analysis: Analysis) -> lis
         return []
     count = found.kinds["missed"].count / found.captions
     people = analysis.errors.get(comparison.humans.name) if comparison.humans else None
-    beside = f" (people's {people.kinds['missed'].count / people.captions:.0%})" if people else ""
-    return [join([f"{count:.0%} of the captions{beside} leave out a word that most people use for the image."])]
+    beside = f" ({people.kinds['missed'].count / people.captions:.0%} of people's)" if people else ""
+    return [join([f"{count:.0%} of the captions{beside} leave out a word that most references use."])]

@@ -230,7 +230,7 @@ def test_grounding_where_the_data_set_has_boxes(tmp_path: Path) -> None:
     write_report(tmp_path, comparison, analysis)
     page = read(tmp_path)
     assert "Grounding" in page.text("h3")
-    assert "a box of it" in page.text("p")
+    assert "names an object, attention peaks inside" in page.text("p")
     assert any("uniform" in own.get("aria-label", "") and "Bar charts" in own["aria-label"] for own in page.all("div"))
     assert (tmp_path / "figures" / "attention-grounding.pdf").exists()
 
