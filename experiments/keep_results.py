@@ -28,13 +28,13 @@ def thin(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in lines:
         epochs.setdefault(line["epoch"], []).append(line)
     found = []
-    for own in epochs.values():
-        steps = [line for line in own if "loss" in line]
+    for epoch in epochs.values():
+        steps = [line for line in epoch if "loss" in line]
         if steps:
             names = [name for name, value in steps[-1].items() if isinstance(value, float)]
             means = {name: sum(float(line[name]) for line in steps) / len(steps) for name in names}
             found.append({**steps[-1], **{name: float(f"{value:.5g}") for name, value in means.items()}})
-        found += [line for line in own if "loss" not in line]
+        found += [line for line in epoch if "loss" not in line]
     return found
 
 

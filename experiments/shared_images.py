@@ -83,11 +83,11 @@ def main() -> None:
     training = sets[0].split("train")
     left = directions(caches[0], training)
     pairs: list[Pair] = []
-    for cache, own in zip(caches, sets, strict=True):
-        for split in [split for split in HELD_OUT if split in own.splits()]:
-            images = own.split(split)
+    for cache, dataset in zip(caches, sets, strict=True):
+        for split in [split for split in HELD_OUT if split in dataset.splits()]:
+            images = dataset.split(split)
             found = closest(training, images, (left, directions(cache, images)), options.count)
-            print(f"{own.name} {split}: {len(images):,} images against {len(training):,} of {sets[0].name} train")
+            print(f"{dataset.name} {split}: {len(images):,} images against {len(training):,} of {sets[0].name} train")
             for value, known, image in found:
                 print(f"  {value:.4f}  {known.file_name}  {image.file_name}")
             pairs += found

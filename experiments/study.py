@@ -108,7 +108,7 @@ def collect(names: Sequence[str], options: argparse.Namespace) -> list[dict[str,
         rows.append(
             {
                 "name": name,
-                "question": next(question for question, own in VARIATIONS.items() if name in own),
+                "question": next(question for question, names in VARIATIONS.items() if name in names),
                 "scores": found["scores"],
                 "intervals": found["intervals"],
                 "distinct": found["diversity"]["distinct"],
@@ -123,10 +123,10 @@ def write(rows: Sequence[dict[str, Any]], out: Path) -> str:
     head = ["", *map(label, METRICS), "distinct captions", "entropy, of log L", "movement", "collapsed"]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for question in VARIATIONS:
-        own = [row for row in rows if row["question"] == question]
-        if own and question != "the recipe":
+        group = [row for row in rows if row["question"] == question]
+        if group and question != "the recipe":
             lines.append(f"| *{question}* |{' |' * (len(head) - 1)}")
-        for row in own:
+        for row in group:
             spans = {key: (high - low) / 2 for key, (low, high) in row["intervals"].items()}
             scores = [f"{row['scores'][key]:.1f} ±{spans[key]:.1f}" if key in spans else "-" for key in METRICS]
             shares = [f"{row[key]:.1%}" for key in ("entropy_share", "movement", "collapsed")]
@@ -165,7 +165,7 @@ def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
 
 def main() -> None:
     """Train what is not trained, evaluate it all and print the table."""
-    variations = {name: changes for own in VARIATIONS.values() for name, changes in own.items()}
+    variations = {name: changes for group in VARIATIONS.values() for name, changes in group.items()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--features", type=Path, help="region caches")

@@ -39,8 +39,8 @@ class OverlayOptions:
     """Which figures are drawn of each caption, and how.
 
     `formats` are at most one of FIGURES and one of ANIMATIONS. `width` is in inches, None the usual one: 7, or for
-    animations 400 pixels. `samples` and `seed` are those of hard attention, `names` those of the models compared.
-    The one kind that is drawn may go into a `folder` of another name.
+    animations 400 pixels. `samples` and `seed` are those of hard attention; `names` are those of the models that are
+    compared. The one kind that is drawn may go into a `folder` of another name.
     """
 
     kinds: tuple[str, ...] = ("grid",)

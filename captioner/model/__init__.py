@@ -5,5 +5,6 @@ are the same model made fast, and tests hold them to it, values and gradients.
 
 In: images (B, 3, S, S) or regions (B, L, D). Out: captions as word ids, with alpha (T, L) and beta (T,) of each.
 `encoders/` makes regions, `search/` finds captions, `kernels/` holds the products that are fused or shared between
-steps; `losses.py` is the criterion, `checkpoint.py` what is written to disk.
+steps; `losses.py` has the losses, `checkpoint.py` what is written to disk, `extensions.py` the way to parts from
+elsewhere.
 """

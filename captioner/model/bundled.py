@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "checkpoint.json"  # as in `checkpoint_files`, which imports torch
+MANIFEST = "checkpoint.json"  # of a checkpoint folder, see `checkpoint_files`
 SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"

@@ -1,7 +1,7 @@
 """Trained models, saved as one folder that loads with nothing beside it.
 
 The folder has the decoder's weights, those of the encoder's trunk where it was fine-tuned or pip does not install
-them, and a training state only while training may go on; configurations, vocabulary and metrics are in its manifest
+them, and a training state only while training may resume; configurations, vocabulary and metrics are in its manifest
 (see `checkpoint_files`).
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from captioner.datasets.vocabulary import Vocabulary
-from captioner.model.checkpoint_files import MANIFEST, check_plain, deserialise, read_folder, serialise, write_folder
+from captioner.model.bundled import MANIFEST
+from captioner.model.checkpoint_files import check_plain, deserialise, read_folder, serialise, write_folder
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
 
-PARTS = ("encoder", "encoder_identity", "attention", "decoder", "metrics", "settings", "progress", "vocabulary")
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
 
 
@@ -49,7 +49,7 @@ class Checkpoint:
     metrics: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
-    own_names: tuple[str, ...] = field(init=False, repr=False)  # of weights, one for each that are tied
+    distinct_names: tuple[str, ...] = field(init=False, repr=False)  # of weights, one for each that are tied
 
     def __post_init__(self) -> None:
         if self.encoder.weights != "imagenet" and self.encoder_weights is None:
@@ -65,19 +65,19 @@ class Checkpoint:
                 raise ValueError(f"decoder weights {first_name} and {name} are tied, but not the same")
         _check_fit(f"a decoder of {len(self.vocabulary)} words", layout, weights)
         object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "own_names", tuple(first_names.values()))
+        object.__setattr__(self, "distinct_names", tuple(first_names.values()))
 
     @property
-    def own_weights(self) -> dict[str, Tensor]:
+    def distinct_weights(self) -> dict[str, Tensor]:
         """The weights without the second name of a tied one."""
-        return {name: self.weights[name] for name in self.own_names}
+        return {name: self.weights[name] for name in self.distinct_names}
 
     @cached_property
     def digest(self) -> str:
         """A hash of all that decides what the model says, in 16 hexadecimal digits, to name it by in records."""
         model = [self.encoder_identity, asdict(self.attention), asdict(self.decoder), self.vocabulary.to_dict()]
         contents = hashlib.blake2b(json.dumps(model, sort_keys=True).encode(), digest_size=8)
-        for name, weight in sorted(self.own_weights.items()):
+        for name, weight in sorted(self.distinct_weights.items()):
             contents.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
             contents.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return contents.hexdigest()
@@ -113,10 +113,42 @@ class Checkpoint:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What a training needs to go on, beside the model: tensors, and plain values for JSON, NaN and infinity too."""
+    """What a training needs to resume, beside the model: tensors, and plain values for JSON, NaN and infinity too."""
 
     tensors: dict[str, Tensor] = field(repr=False)
     values: dict[str, Any]
+
+
+def _make_config(config: type[Config], name: str, settings: dict[str, Any]) -> Config:
+    known = {field.name for field in fields(config)}
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(f"this version knows no {name} setting {unknown[0]!r}: upgrade")
+    try:
+        return config(**settings)
+    except TypeError as error:
+        raise ValueError(f"its {name} settings are damaged: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a checkpoint that the manifest holds: how it becomes a plain dict, and what that becomes again."""
+
+    name: str
+    write: Callable[[Any], dict[str, Any]] = dict
+    read: Callable[[dict[str, Any]], Any] = dict
+
+
+# All of them, in their order on disk; `weights` and `encoder_weights` are in files beside the manifest.
+FIELDS = (
+    _Field("encoder", asdict, partial(_make_config, EncoderConfig, "encoder")),
+    _Field("encoder_identity"),
+    _Field("attention", asdict, partial(_make_config, AttentionConfig, "attention")),
+    _Field("decoder", asdict, partial(_make_config, DecoderConfig, "decoder")),
+    _Field("metrics"),
+    _Field("settings"),
+    _Field("progress"),
+    _Field("vocabulary", Vocabulary.to_dict, Vocabulary.from_dict),
+)
 
 
 def save_checkpoint(
@@ -126,22 +158,13 @@ def save_checkpoint(
 
     The training state of the one before goes with it. Only one process at a time may save to a folder.
     """
-    contents = {"decoder": serialise(checkpoint.own_weights)}
+    contents = {"decoder": serialise(checkpoint.distinct_weights)}
     if checkpoint.encoder_weights is not None:
         contents["encoder"] = serialise(checkpoint.encoder_weights)
     if training is not None:
         check_plain("training", training.values, finite=False)
         contents["training"] = serialise(training.tensors, {"values": json.dumps(training.values)})
-    parts = {
-        "encoder": asdict(checkpoint.encoder),
-        "encoder_identity": checkpoint.encoder_identity,
-        "attention": asdict(checkpoint.attention),
-        "decoder": asdict(checkpoint.decoder),
-        "metrics": checkpoint.metrics,
-        "settings": checkpoint.settings,
-        "progress": checkpoint.progress,
-        "vocabulary": checkpoint.vocabulary.to_dict(),
-    }
+    parts = {each.name: each.write(getattr(checkpoint, each.name)) for each in FIELDS}
     for name, part in parts.items():
         check_plain(name, part)
     write_folder(Path(folder), parts, contents)
@@ -151,23 +174,16 @@ def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
     """Return the checkpoint in `folder`, its tensors on the CPU, after checking that it is whole and fits together."""
     folder = Path(folder)
     manifest, contents = read_folder(folder, ("decoder", "encoder"))
-    for part in PARTS:
-        if not isinstance(manifest.get(part), dict):
-            raise ValueError(f"{folder / MANIFEST} is damaged: it has no {part}")
+    for each in FIELDS:
+        if not isinstance(manifest.get(each.name), dict):
+            raise ValueError(f"{folder / MANIFEST} is damaged: it has no {each.name}")
     if "decoder" not in contents:
         raise ValueError(f"{folder / MANIFEST} is damaged: it names no decoder file")
     try:
         return Checkpoint(
-            _make_config(EncoderConfig, "encoder", manifest["encoder"]),
-            manifest["encoder_identity"],
-            _make_config(AttentionConfig, "attention", manifest["attention"]),
-            _make_config(DecoderConfig, "decoder", manifest["decoder"]),
-            Vocabulary.from_dict(manifest["vocabulary"]),
-            deserialise(contents["decoder"])[0],
-            deserialise(contents["encoder"])[0] if "encoder" in contents else None,
-            manifest["metrics"],
-            manifest["settings"],
-            manifest["progress"],
+            weights=deserialise(contents["decoder"])[0],
+            encoder_weights=deserialise(contents["encoder"])[0] if "encoder" in contents else None,
+            **{each.name: each.read(manifest[each.name]) for each in FIELDS},
         )
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:  # torch has many ways to refuse a size
         reason = str(error).partition("\n")[0]
@@ -175,7 +191,7 @@ def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
 
 
 def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
-    """Return what was saved with the checkpoint in `folder` for its training to go on; None where nothing was."""
+    """Return what was saved with the checkpoint in `folder` for its training to resume; None where nothing was."""
     folder = Path(folder)
     _, contents = read_folder(folder, ("training",))
     if "training" not in contents:
@@ -189,7 +205,7 @@ def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
 
 def to_half(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with its weights rounded to half precision: half the bytes on disk, another digest."""
-    rounded = replace(checkpoint, weights=_halve(checkpoint.own_weights))
+    rounded = replace(checkpoint, weights=_halve(checkpoint.distinct_weights))
     if checkpoint.encoder_weights is None:
         return rounded
     encoder_weights = _halve(checkpoint.encoder_weights)
@@ -217,16 +233,6 @@ def _rebuild_encoder(config: EncoderConfig, weights: Mapping[str, Tensor], *, pr
     encoder.trunk.load_state_dict(weights)
     encoder.classifier = None
     return encoder
-
-
-def _make_config(kind: type[Config], name: str, settings: dict[str, Any]) -> Config:
-    known = {field.name for field in fields(kind)}
-    if unknown := sorted(set(settings) - known):
-        raise ValueError(f"this version knows no {name} setting {unknown[0]!r}: upgrade")
-    try:
-        return kind(**settings)
-    except TypeError as error:
-        raise ValueError(f"its {name} settings are damaged: {error}") from None
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from captioner import __version__
 from captioner.files import digest, sync_folder, write_whole
+from captioner.model.bundled import MANIFEST
 
 FORMAT_VERSION = 1
-MANIFEST = "checkpoint.json"
 TENSOR_FILE = re.compile(r"(decoder|encoder|training)-[0-9a-f]{12}\.safetensors")
 UNFINISHED_FILE = re.compile(rf"({TENSOR_FILE.pattern}|{re.escape(MANIFEST)})\.\d+\.unfinished")
 

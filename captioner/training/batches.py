@@ -17,7 +17,7 @@ from captioner.datasets.vocabulary import PAD, Vocabulary
 from captioner.training.settings import BatchConfig
 
 Numbers = NDArray[np.int64]
-# What a seed is used for beside the run's own number: streams that never meet.
+# What a seed is used for beside the run's number: streams that never meet.
 ORDER, DRAWS = 0, 1
 
 
@@ -142,9 +142,9 @@ def _cut_batches(
 
 def _pad(captions: Sequence[Sequence[NDArray[np.int32]]]) -> Numbers:
     """Return B x N captions as one array (B, N, T + 1), PAD beyond their ends."""
-    longest = max(len(ids) for own in captions for ids in own)
+    longest = max(len(ids) for group in captions for ids in group)
     padded = np.full((len(captions), len(captions[0]), longest), PAD, np.int64)
-    for row, own in enumerate(captions):
-        for column, ids in enumerate(own):
+    for row, group in enumerate(captions):
+        for column, ids in enumerate(group):
             padded[row, column, : len(ids)] = ids
     return padded

@@ -34,12 +34,12 @@ def draw_curves(log: Path, picture: Path) -> None:
 def _draw_panel(axes: Axes, title: str, names: tuple[str, ...], lines: list[dict[str, Any]]) -> None:
     shown = 0
     sets = list(dict.fromkeys(line.get("set") for line in lines))  # None where there is but one data set
-    for name, own in ((name, own) for name in names for own in sets):
-        points = _points(name, [line for line in lines if line.get("set") == own])
+    for name, each in ((name, each) for name in names for each in sets):
+        points = _points(name, [line for line in lines if line.get("set") == each])
         if not len(points):
             continue
         steps, values = points.T
-        label = name.replace("_", " ") + (f", {own}" if own else "")
+        label = name.replace("_", " ") + (f", {each}" if each else "")
         if len(steps) > 2 * PARTS:
             colour = f"C{shown}"
             axes.plot(steps, values, color=colour, alpha=0.2, linewidth=0.6)

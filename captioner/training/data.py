@@ -112,13 +112,13 @@ def prepare_data(
     for it.
     """
     _check_cache_roots(recipe.data)
-    sets = _with_own_names([_load(data) for data in recipe.data])
-    splits = [_splits(data, own) for data, own in zip(recipe.data, sets, strict=True)]
+    sets = _with_distinct_names([_load(data) for data in recipe.data])
+    splits = [_splits(data, dataset) for data, dataset in zip(recipe.data, sets, strict=True)]
     encoders = [encoder, *([encoder.lower(recipe.tuning.blocks)] if recipe.tuning.is_partial else [])]
     if processes.is_first:
-        for data, own, split in zip(recipe.data, sets, splits, strict=True):
-            for note in own.notes:
-                say(f"{own.name}: {note}")
+        for data, dataset, split in zip(recipe.data, sets, splits, strict=True):
+            for note in dataset.notes:
+                say(f"{dataset.name}: {note}")
             refused = [
                 reason
                 for each in encoders
@@ -132,7 +132,7 @@ def prepare_data(
         [image for image in train if all(image.file_name in cache for each in opened for cache in each.of(index))]
         for index, (train, _) in enumerate(splits)
     ]
-    images = [image for own in kept for image in own]
+    images = [image for part in kept for image in part]
     if not images:
         raise ValueError("none of the training images could be read; there is nothing to train on")
     if vocabulary is None or extend:
@@ -141,11 +141,11 @@ def prepare_data(
     return TrainingData(
         Corpus.build(images, vocabulary),
         vocabulary,
-        np.repeat(np.arange(len(kept)), [len(own) for own in kept]),
+        np.repeat(np.arange(len(kept)), [len(part) for part in kept]),
         opened[0],
         tuple(
-            _validation_set(own, validation, [each.plain[index] for each in opened], recipe.validation.images)
-            for index, (own, (_, validation)) in enumerate(zip(sets, splits, strict=True))
+            _validation_set(dataset, validation, [each.plain[index] for each in opened], recipe.validation.images)
+            for index, (dataset, (_, validation)) in enumerate(zip(sets, splits, strict=True))
         ),
         opened[1] if len(opened) > 1 else None,
     )
@@ -197,12 +197,13 @@ def _check_cache_roots(configs: Sequence[DataConfig]) -> None:
             )
 
 
-def _with_own_names(sets: Sequence[CaptionDataset]) -> list[CaptionDataset]:
+def _with_distinct_names(sets: Sequence[CaptionDataset]) -> list[CaptionDataset]:
     """Number the data sets that have the name of an earlier one, so that their scores are told apart."""
-    names = [own.name for own in sets]
+    names = [dataset.name for dataset in sets]
     earlier = [names[:index].count(name) for index, name in enumerate(names)]
     return [
-        replace(own, name=f"{own.name} {count + 1}") if count else own for own, count in zip(sets, earlier, strict=True)
+        replace(dataset, name=f"{dataset.name} {count + 1}") if count else dataset
+        for dataset, count in zip(sets, earlier, strict=True)
     ]
 
 
@@ -210,8 +211,8 @@ def _load(data: DataConfig) -> CaptionDataset:
     return load_dataset(data.root, data.format, restval_to_train=data.restval_to_train, tolerance=data.tolerance)
 
 
-def _splits(data: DataConfig, own: CaptionDataset) -> _Split:
-    return own.split(data.train), own.split(data.validation)
+def _splits(data: DataConfig, dataset: CaptionDataset) -> _Split:
+    return dataset.split(data.train), dataset.split(data.validation)
 
 
 def _cache_root(data: DataConfig) -> Path:
@@ -231,14 +232,14 @@ def _open_caches(recipe: Recipe, encoder: Encoder) -> Caches:
 
 
 def _validation_set(
-    own: CaptionDataset, images: Sequence[CaptionedImage], caches: Sequence[RegionCache], count: int
+    dataset: CaptionDataset, images: Sequence[CaptionedImage], caches: Sequence[RegionCache], count: int
 ) -> ValidationSet:
     usable = [image for image in images if all(image.file_name in cache for cache in caches)]
     if not usable:
-        raise ValueError(f"none of the validation images of {own.name} could be read")
+        raise ValueError(f"none of the validation images of {dataset.name} could be read")
     if count and count < len(usable):
         usable = [usable[index * len(usable) // count] for index in range(count)]  # spread over the split
-    return ValidationSet(own.name, tuple(usable), *caches)
+    return ValidationSet(dataset.name, tuple(usable), *caches)
 
 
 def read_batches(plan: EpochPlan, first: int, read: Callable[[Batch], Read]) -> Iterator[tuple[Batch, Read]]:

@@ -41,7 +41,7 @@ class Recipe:
     `data` are the data sets that are trained on together. `epochs` are those of cross entropy; the self-critical ones
     come after them. `precision` is that of the decoder's arithmetic; weights are float32 always. `start` is a bundled
     model, or the folder of a run or a checkpoint, whose weights and vocabulary training starts from. After every so
-    many steps (`save_every`, 0 for never) and after each validation all is saved that training needs to go on. With
+    many steps (`save_every`, 0 for never) and after each validation all is saved that training needs to resume. With
     `tensorboard` the curves are also written for TensorBoard. Each other field is a section with an explanation of its
     own.
     """
@@ -234,9 +234,11 @@ def _convert_section(value: Any, kind: Any, key: str, *, whole: bool) -> Any:
     parts = {name: _convert(part, hints[name], f"{inside}{name}", whole=whole) for name, part in value.items()}
     if not whole:
         return parts
-    for own in fields(kind):
-        if own.name not in parts and own.default is MISSING and own.default_factory is MISSING:
-            raise ValueError(f"{inside}{own.name} is missing; write it into the file, or give {inside}{own.name}=VALUE")
+    for each in fields(kind):
+        if each.name not in parts and each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(
+                f"{inside}{each.name} is missing; write it into the file, or give {inside}{each.name}=VALUE"
+            )
     try:
         return kind(**parts)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rewards of sampled captions: CIDEr-D, and BLEU on request, against the training images' own captions."""
+"""Rewards of sampled captions: CIDEr-D, and BLEU on request, against the captions of the training images."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The folder of one training run: settings, log, curves, word grids; checkpoints are in its best/ and last/.
 
 settings.yaml     every setting, as the run uses it
-log.jsonl         one line a step, and one a validation
+log.jsonl         one line per step, and one per validation
 curves.png        losses and scores so far
-overlays/         word grids of some validation images, a folder an epoch
-best/, last/      checkpoints: the best by the chosen metric, and the newest, with what training needs to go on
+overlays/         word grids of some validation images, a folder per epoch
+best/, last/      checkpoints: the best by the chosen metric, and the newest, with what training needs to resume
 tensorboard/      on request
 """
 
@@ -30,12 +30,12 @@ from captioner.model.search.beam import Hypothesis
 from captioner.training.curves import draw_curves
 from captioner.training.recipe import Recipe, load_recipe, recipe_to_dict, to_yaml
 
-# What may differ between the run that began and the one that goes on: where things lie, and what is only looked at.
+# What may differ between the run that began and the one that resumes it: where things lie, and what is only looked at.
 FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
 
 
 class RunFolder:
-    """A run's files, written by the first process only; the log is cut back to where a resumed run goes on."""
+    """A run's files, written by the first process only; the log is cut back to where a run resumes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,16 +56,16 @@ class RunFolder:
         return self.settings_path.exists()
 
     def can_resume(self) -> bool:
-        """Tell whether there is something to go on from."""
+        """Tell whether there is a checkpoint to resume from."""
         return (self.last / "checkpoint.json").exists()
 
     def check_settings(self, recipe: Recipe) -> None:
         """Raise ValueError, naming the first key, where the run here was begun with other settings."""
         before = recipe_to_dict(load_recipe(self.settings_path))
-        for key, own, other in _differences(recipe_to_dict(recipe), before):
+        for key, now, then in _differences(recipe_to_dict(recipe), before):
             if key.rsplit(".", 1)[-1] not in FREE_SETTINGS:
                 raise ValueError(
-                    f"{self.folder} was begun with {key} {other!r}, not {own!r}; go on with that, or name another --run"
+                    f"{self.folder} was begun with {key} {then!r}, not {now!r}; keep that, or name another --run"
                 )
 
     def hold(self) -> None:
@@ -135,17 +135,17 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def _differences(own: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+def _differences(now: Any, before: Any, key: str = "") -> list[tuple[str, Any, Any]]:
     """Return the dotted keys at which two settings differ, with both values."""
-    if isinstance(own, dict) and isinstance(other, dict):
-        keys = [*own, *(name for name in other if name not in own)]
+    if isinstance(now, dict) and isinstance(before, dict):
+        keys = [*now, *(name for name in before if name not in now)]
         return [
-            each for name in keys for each in _differences(own.get(name), other.get(name), f"{key}.{name}".strip("."))
+            each for name in keys for each in _differences(now.get(name), before.get(name), f"{key}.{name}".strip("."))
         ]
-    if isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
-        pairs = enumerate(zip(own, other, strict=True))
+    if isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
+        pairs = enumerate(zip(now, before, strict=True))
         return [each for index, (one, two) in pairs for each in _differences(one, two, f"{key}.{index}")]
-    return [(key, own, other)] if own != other else []
+    return [(key, now, before)] if now != before else []
 
 
 def _tensorboard_writer(folder: Path) -> Any:

@@ -35,13 +35,13 @@ class Position:
 
 @dataclass(frozen=True)
 class Start:
-    """All that a run needs, as it stands at its beginning or where it goes on."""
+    """All that a run needs, as it stands at its beginning or where it resumes."""
 
     encoder: Encoder
     data: TrainingData
     learner: Learner
     position: Position
-    log_bytes: int  # of the log that are this run's own
+    log_bytes: int  # of the log that belong to this run
     kept: frozenset[str]  # the encoder's weights that checkpoints need because nobody could find them elsewhere
 
 
@@ -58,8 +58,8 @@ def start_run(
     resumed = run.can_resume()
     source = run.last if resumed else find_model(recipe.start, setting="start") if recipe.start else None
     checkpoint = load_checkpoint(source) if source else None
-    own = checkpoint is not None and checkpoint.encoder_weights is not None
-    encoder = _same_encoder(recipe, checkpoint) if own else _new_encoder(recipe)
+    tuned = checkpoint is not None and checkpoint.encoder_weights is not None
+    encoder = _same_encoder(recipe, checkpoint) if tuned else _new_encoder(recipe)
     # The caches are of the encoder as it was before this run changed it.
     origin = original_encoder(recipe) if resumed and recipe.tuning.from_epoch else encoder
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
@@ -93,7 +93,7 @@ def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozens
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
     state = load_training_state(run.last)
     if state is None:
-        raise ValueError(f"{run.last} has no training state; it cannot be gone on from")
+        raise ValueError(f"{run.last} has no training state; it cannot be resumed")
     learner.restore(state)
     return Position(**state.values["position"]), int(state.values["log_bytes"])
 
@@ -101,8 +101,8 @@ def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
 def original_encoder(recipe: Recipe) -> Encoder:
     """Return the encoder as it was when the run began."""
     start = load_checkpoint(find_model(recipe.start, setting="start")) if recipe.start else None
-    own = start is not None and start.encoder_weights is not None
-    return _same_encoder(recipe, start) if own else _new_encoder(recipe)
+    tuned = start is not None and start.encoder_weights is not None
+    return _same_encoder(recipe, start) if tuned else _new_encoder(recipe)
 
 
 def _new_encoder(recipe: Recipe) -> Encoder:
@@ -113,9 +113,7 @@ def _new_encoder(recipe: Recipe) -> Encoder:
 def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
     assert start is not None
     if replace(start.encoder, weights=recipe.encoder.weights) != recipe.encoder:
-        raise ValueError(
-            f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its own weights fit no other"
-        )
+        raise ValueError(f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its weights fit no other")
     return start.build_encoder()
 
 

@@ -1,7 +1,7 @@
-"""Training: epochs of batches, validation, checkpoints, and going on exactly where a run stopped.
+"""Training: epochs of batches, validation, checkpoints, and resuming exactly where a run stopped.
 
 Everything random follows from the seed, the epoch and the batch, and everything scheduled from the step; so a run that
-goes on from a checkpoint does what the uninterrupted one would have done, to the bit.
+resumes from a checkpoint does what the uninterrupted one would have done, to the bit.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def train(
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train what `recipe` says into the run folder, or go on with the run there; return how it ended.
+    """Train what `recipe` says into the run folder, or resume the run there; return how it ended.
 
     `stop` is asked between steps, in every process; once it is True in one, all is saved and Stopped is raised.
     """
@@ -73,7 +73,7 @@ def train(
     with RunFolder(folder) as run:
         if run.has_run():
             if not resume:
-                hint = "add --resume to go on with it, or name another with --run"
+                hint = "add --resume to continue it, or name another with --run"
                 raise ValueError(f"{folder} has a run already; {hint}")
             run.check_settings(recipe)
             if processes.is_first:

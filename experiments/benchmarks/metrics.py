@@ -39,16 +39,16 @@ def main() -> None:
     options = parser.parse_args()
     candidates, references = real_captions(options.data, options.images) if options.data else made_up(options.images)
     source = options.data.name if options.data else "made up"
-    sizes = sorted({len(own) for own in references})
+    sizes = sorted({len(texts) for texts in references})
     many = " or ".join(map(str, sizes))
     print(f"{len(candidates):,} images ({source}) with {many} references, {options.rounds} rounds")
     print(f"{'':10}{'captioner':>12}{'pycocoevalcap':>16}{'ratio':>8}  largest difference")
     times = np.zeros((len(METRICS), options.rounds, 2))
     differences = np.zeros(len(METRICS))
     for turn in range(options.rounds):
-        for number, (own, other) in enumerate(METRICS.values()):
+        for number, (ours, other) in enumerate(METRICS.values()):
             results = []
-            for who, metric in enumerate((own, other)):
+            for who, metric in enumerate((ours, other)):
                 started = time.perf_counter()
                 results.append(metric(candidates, references))
                 times[number, turn, who] = time.perf_counter() - started
@@ -60,20 +60,20 @@ def main() -> None:
 
 def show(name: str, taken: NDArray[np.float64], difference: float) -> None:
     """Print one row: mean times, (rounds, 2) in seconds, how many times faster, and the difference of scores."""
-    own, other = taken.mean(axis=0)
+    ours, other = taken.mean(axis=0)
     ratios = taken[:, 1] / taken[:, 0]
     spread = f"rounds from {ratios.min():.1f} to {ratios.max():.1f}"
-    print(f"{name:10}{own:10.3f} s{other:14.3f} s{other / own:8.1f}  {difference:.1e}  ({spread})")
+    print(f"{name:10}{ours:10.3f} s{other:14.3f} s{other / ours:8.1f}  {difference:.1e}  ({spread})")
 
 
 def real_captions(data: Path, count: int) -> Captions:
     """Return the first caption of each test image and its others, tokenised as the evaluation does."""
     captions = [list(image.captions) for image in load_dataset(data).split("test") if len(image.captions) > 1][:count]
     with Judge() as judge:
-        words = iter(judge.tokenize([text for own in captions for text in own]))
+        words = iter(judge.tokenize([text for texts in captions for text in texts]))
         print(f"tokenizer: {judge.tokenizer}")
-    tokens = [[next(words) for _ in own] for own in captions]
-    return [own[0] for own in tokens], [own[1:] for own in tokens]
+    tokens = [[next(words) for _ in texts] for texts in captions]
+    return [texts[0] for texts in tokens], [texts[1:] for texts in tokens]
 
 
 def made_up(count: int, references: int = 5) -> Captions:

@@ -92,7 +92,7 @@ def sample_lengths(images: int) -> list[list[int]]:
     There the mean is 10.8 and the standard deviation 3.8; this distribution's percentiles are within a word of its own.
     """
     words = np.random.default_rng(0).gamma(8.08, 1.337, (images, CAPTIONS_PER_IMAGE))
-    return [sorted(own, reverse=True) for own in np.rint(words).clip(3, 30).astype(int).tolist()]
+    return [sorted(lengths, reverse=True) for lengths in np.rint(words).clip(3, 30).astype(int).tolist()]
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ def multiply_adds(decoder: Decoder, batch: Batch) -> int:
     lstm = 4 * hidden * (embedding + context + hidden)
     output = embedding * (hidden + context + decoder.output.out_features)
     energies = cells * width  # v . tanh(...)
-    own = words * (lstm + output + energies + hidden * (gate + width))
+    of_words = words * (lstm + output + energies + hidden * (gate + width))
     of_regions = images * (cells * context * width + 2 * context * hidden) + words * cells * context
     if config.regions:
-        return 3 * (own + of_regions) + 2 * images * cells * features * context
-    return 3 * own + 2 * of_regions
+        return 3 * (of_words + of_regions) + 2 * images * cells * features * context
+    return 3 * of_words + 2 * of_regions
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import captioner
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
 from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
+from captioner.datasets.vocabulary import join_words
 from captioner.images.finding import Source, find_sources
 from captioner.images.opening import ImageError, open_image
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
@@ -62,7 +63,7 @@ def test_a_caption_is_what_the_search_finds(model: Captioner, lite0: Encoder) ->
     regions = lite0(torch.from_numpy(prepared.pixels).permute(2, 0, 1).unsqueeze(0))  # (1, L, D)
     ((best,),) = search(make_toy(lite0).build_decoder(), regions, SearchConfig())
     assert caption.words == tuple(model.vocabulary.words(best.ids))
-    assert caption.text == model.vocabulary.decode(best.ids)
+    assert caption.text == join_words(model.vocabulary.words(best.ids))
     assert caption.log_prob == pytest.approx(best.log_prob, abs=1e-3)
     assert caption.attention.shape == (len(caption.words), *lite0.grid)
     assert caption.attention.reshape(len(caption.words), -1) == pytest.approx(best.alpha.numpy(), abs=1e-4)

@@ -136,10 +136,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_a_run_that_is_there_is_not_begun_again(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", config, "epochs=1"]) == 0
     capsys.readouterr()
-    told = "captioner: runs/toy has a run already; add --resume to go on with it, or name another with --run\n"
-    assert errors_of([config, "epochs=1"], capsys) == told
-    told = "captioner: runs/toy was begun with epochs 1, not 2; go on with that, or name another --run\n"
-    assert errors_of([config, "--resume"], capsys) == told
+    told = errors_of([config, "epochs=1"], capsys)
+    assert all(part in told for part in ("captioner: runs/toy has a run", "--resume", "--run"))
+    told = errors_of([config, "--resume"], capsys)
+    assert all(part in told for part in ("captioner: runs/toy was begun with epochs 1, not 2", "--run"))
 
 
 def test_a_bad_image_and_collapsed_attention_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

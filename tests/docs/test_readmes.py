@@ -38,7 +38,7 @@ NOT_RUN = {
     "make": "sets up everything; its targets are looked up",
 }
 # Trainings that are run, shortened; of the others the settings are read, and tests/experiments takes a step of each.
-TRAINED = {"tiny": ["epochs=2", "validation.every=2"], "fine-tune": ["epochs=1"]}
+TRAINED = {"tiny": ["epochs=2", "validation.every=2"], "finetune": ["epochs=1"]}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.files import digest
 from captioner.model import checkpoint_files
+from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.model.checkpoint_files import serialise
 
@@ -103,11 +104,15 @@ def test_a_full_disk_is_not_left_fuller(tmp_path: Path, monkeypatch: pytest.Monk
         save_checkpoint(tmp_path, make_checkpoint(0))
     names = {path.name for path in tmp_path.iterdir()}
 
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
+    write = checkpoint_files.write_whole
+
+    def fail(path: Path, contents: str | bytes) -> None:
+        if path.name == MANIFEST:  # after all of the tensors
+            raise OSError(28, "No space left on device")
+        write(path, contents)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", fail)  # the manifest, after all of the tensors
+        patch.setattr(checkpoint_files, "write_whole", fail)
         with pytest.raises(OSError, match="No space left"):
             save_checkpoint(tmp_path, make_checkpoint(1))
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -232,7 +237,7 @@ def test_sizes_that_torch_refuses(tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     model = make_checkpoint()
-    own = model.own_weights
+    own = model.distinct_weights
     start = f"{tmp_path} cannot be loaded: the weights do not fit a decoder of 11 words: "
     save_checkpoint(tmp_path, model)
     change_tensors(tmp_path, {name: weight for name, weight in own.items() if name != "output.bias"})

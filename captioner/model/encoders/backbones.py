@@ -200,13 +200,13 @@ def _cut(name: str, stages: nn.Sequential, stride: int) -> tuple[nn.Sequential, 
         probe = stage(probe)
         strides.append(64 // probe.shape[-1])
     _check_stride(name, stride, strides)
-    last = max(index for index, own in enumerate(strides) if own == stride)
+    last = max(index for index, each in enumerate(strides) if each == stride)
     return stages[: last + 1], stride
 
 
 def _check_stride(name: str, stride: int, available: Collection[int]) -> None:
     if stride not in available:
-        choices = ", ".join(f"stride{own}" for own in sorted(set(available)) if own > 1)
+        choices = ", ".join(f"stride{each}" for each in sorted(set(available)) if each > 1)
         raise ValueError(f"{name} has no layer of stride {stride}; choose from {choices}")
 
 
@@ -221,7 +221,7 @@ def _load_timm(name: str, stride: int | None, weights: str) -> Backbone:
         raise ValueError(f"timm/{name} is not a network with feature maps: {error}") from None
     stride = stride or strides[-1]
     _check_stride(f"timm/{name}", stride, strides)
-    levels = [level for level, own in enumerate(strides) if own == stride][-1:]
+    levels = [level for level, each in enumerate(strides) if each == stride][-1:]
     try:
         pyramid = timm.create_model(name, pretrained=weights == "imagenet", features_only=True, out_indices=levels)
     except (OSError, RuntimeError) as error:

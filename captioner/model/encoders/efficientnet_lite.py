@@ -105,9 +105,9 @@ def load_pretrained(variant: str) -> EfficientNetLite:
     """Return the network of `variant` with its ImageNet weights, in evaluation mode."""
     network = EfficientNetLite(variant)
     stored = torch.load(weights_file(variant), map_location="cpu", weights_only=True)
-    own = network.state_dict()
+    present = network.state_dict()
     # Both sides list stem, blocks, head and classifier in order of execution; only the names differ.
-    pairs = list(zip(own.items(), stored.values(), strict=True))
+    pairs = list(zip(present.items(), stored.values(), strict=True))
     for (name, parameter), value in pairs:
         if parameter.shape != value.shape:
             raise ValueError(f"{variant}: {name} is {tuple(parameter.shape)}, its weights are {tuple(value.shape)}")

@@ -48,16 +48,16 @@ def add_window_block(graph: Graph, block: WindowBlock, value: str, shape: tuple[
         passing, cells = graph.unrolled[value]
     else:
         passing = _slice(graph, value, 1, 0, block.passing) if block.passing else ""
-        own = _slice(graph, value, 1, block.passing, block.passing + block.width) if block.passing else value
-        cells = _to_cells(graph, own, block.width, rows * columns)
+        rest = _slice(graph, value, 1, block.passing, block.passing + block.width) if block.passing else value
+        cells = _to_cells(graph, rest, block.width, rows * columns)
     cells = graph.add("Add", [cells, _add_window_attention(graph, block.attn, cells, block.width, rows, columns)])
     convolution = [graph.parameter(block.local_conv.weight), _bias(graph, block.local_conv)]
     value = _to_map(graph, cells, block.width, rows, columns)
     value = graph.add("Conv", [value, *convolution], pads=[1, 1, 1, 1], group=block.width)
     cells = _to_cells(graph, value, block.width, rows * columns)
     cells = graph.add("Add", [cells, _add_mlp(graph, block.mlp, _add_norm(graph, block.mlp.norm, cells))])
-    own = _to_map(graph, cells, block.width, rows, columns)
-    value = graph.add("Concat", [passing, own], axis=1) if passing else own
+    rest = _to_map(graph, cells, block.width, rows, columns)
+    value = graph.add("Concat", [passing, rest], axis=1) if passing else rest
     graph.unrolled[value] = passing, cells
     return value
 

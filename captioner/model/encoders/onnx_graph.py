@@ -1,6 +1,6 @@
 """A frozen convolutional encoder written out as an ONNX graph, for runtimes that are faster than torch on a CPU.
 
-The graph is built from a trace of the network in a tenth of a second; torch's own exporter takes ten of them, too long
+The graph is built from a trace of the network in a tenth of a second; torch's exporter takes ten of them, too long
 to wait at the start of every command.
 """
 
@@ -72,10 +72,10 @@ def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
     features = graph.add_network(encoder.trunk, images, size)
     shape = graph.constant(np.array([0, encoder.dimensions, rows * columns], np.int64))
     unrolled = graph.add("Reshape", [features, shape])
-    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    graph.add("Cast", [graph.add("Transpose", [unrolled], perm=[0, 2, 1])], output="regions", to=kind)
+    dtype = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    graph.add("Cast", [graph.add("Transpose", [unrolled], perm=[0, 2, 1])], output="regions", to=dtype)
     pixels_info = helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["B", size, size, 3])
-    regions_info = helper.make_tensor_value_info("regions", kind, ["B", rows * columns, encoder.dimensions])
+    regions_info = helper.make_tensor_value_info("regions", dtype, ["B", rows * columns, encoder.dimensions])
     proto = helper.make_graph(graph.nodes, "encoder", [pixels_info], [regions_info], graph.constants)
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     return bytes(model.SerializeToString())

@@ -125,8 +125,8 @@ class WindowBlock(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return (B, passing + D, rows, columns), the shape that comes in."""
         if self.passing:
-            passing, own = features[:, : self.passing], features[:, self.passing :]
-            return torch.cat([passing, self.transform(own)], dim=1)
+            passing, rest = features[:, : self.passing], features[:, self.passing :]
+            return torch.cat([passing, self.transform(rest)], dim=1)
         return self.transform(features)
 
     def transform(self, features: Tensor) -> Tensor:
