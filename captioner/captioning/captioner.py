@@ -92,6 +92,10 @@ class Captioner:
         mode = self._checkpoint.attention.mode
         return f"Captioner({self.name or self.digest!r}, attention={mode}, grid={rows}x{columns}, device={self.device})"
 
+    def close(self) -> None:
+        """End the encoder's threads; the model cannot be used afterwards."""
+        self._engine.close()
+
     def __reduce__(self) -> tuple[Callable[..., Captioner], tuple[Checkpoint, dict[str, Any]]]:
         return _rebuild, (self._checkpoint, {**self._engine_settings, "device": self.device, "name": self.name})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -160,17 +160,18 @@ class _Captioning:
         cache = open_cache(Path(self.features), model.encoder_identity) if self.features is not None else None
         if self.features is not None and cache is None:
             self.note(f"{system.name}: no regions of its encoder in {self.features}; images are encoded")
-        done = caption_split(
-            system.folder,
-            SplitCaptioner(model, self.split.images, cache),
-            self.split.images,
-            self.options,
-            self.split.identity(),
-            existing=self.existing,
-            processes=self.processes,
-            listen=self.listen,
-            progress=lambda done, total: self.progress(system.name, done, total),
-        )
+        with cache if cache is not None else nullcontext():
+            done = caption_split(
+                system.folder,
+                SplitCaptioner(model, self.split.images, cache),
+                self.split.images,
+                self.options,
+                self.split.identity(),
+                existing=self.existing,
+                processes=self.processes,
+                listen=self.listen,
+                progress=lambda done, total: self.progress(system.name, done, total),
+            )
         rate = f" ({done.captioned / done.seconds:.1f} per second)" if done.captioned else ""
         self.note(
             f"{system.name}: {done.captioned:,} captioned{rate}, {done.skipped:,} there already, {done.failed:,} failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from captioner.captioning.captioner import Captioner
 from captioner.evaluation.coco_results import RESULTS, read_results
 from captioner.evaluation.scoring import Evaluation, EvaluationSplit, Evaluator
 from captioner.files import digest
-from captioner.model.bundled import model_name
+from captioner.model.bundled import distinct_names, model_name
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,10 @@ def name_systems(models: Sequence[Path | Captioner], results: Sequence[Path], ou
         (_model_name(model), model, None) for model in models
     ]
     given += [(_results_name(path), None, path) for path in results]
-    seen: Counter[str] = Counter()
-    systems = []
-    for name, model, file in given:
-        seen[name] += 1
-        unique = name if seen[name] == 1 else f"{name}-{seen[name]}"
-        systems.append(System(unique, out if len(given) == 1 else out / unique, model, file))
-    return systems
+    return [
+        System(name, out if len(given) == 1 else out / name, model, file)
+        for name, (_, model, file) in zip(distinct_names([name for name, _, _ in given]), given, strict=True)
+    ]
 
 
 def _model_name(model: Path | Captioner) -> str:
