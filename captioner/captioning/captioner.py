@@ -18,11 +18,13 @@ from torch import Tensor
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
-from captioner.images.finding import Source, expand_patterns, find_sources
+from captioner.images.finding import find_sources
 from captioner.images.geometry import Geometry
 from captioner.images.inputs import prepare_picture, to_source
 from captioner.images.opening import ImageError, ImageSource
+from captioner.images.patterns import expand_patterns
 from captioner.images.preprocessing import Prepared
+from captioner.images.sources import Source
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
@@ -148,8 +150,8 @@ class Captioner:
             return [captions[0] for captions in found] if several else found[0][0]
         return found if several else found[0]
 
-    def _prepare_picture(self, source: ImageSource) -> Prepared:
-        return prepare_picture(source, self.preprocessing)
+    def _prepare_picture(self, source: ImageSource) -> tuple[ImageSource, Prepared]:
+        return source, prepare_picture(source, self.preprocessing)
 
     def encode(self, prepared: Sequence[Prepared]) -> Tensor:
         """Return the regions (B, L, D) of B prepared images, on the model's device."""
@@ -227,37 +229,47 @@ def caption_images(
 
 
 def caption_sources(
-    model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None
+    model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None, *, stamped: bool = False
 ) -> Iterator[Result]:
     """Yield what comes of each image, in order; sources are taken as they are needed, in the caller's thread.
 
-    A caption's own `source` is the image's path where it has one.
+    A caption's own `source` is the image's path where it has one. The sources of results have the stamps of the files
+    that were read where they are asked for `stamped`.
     """
     options = options or CaptionOptions()
 
-    def prepare(source: Source) -> Prepared:
-        return model.preprocessing.read(source.open())
+    def prepare(source: Source) -> tuple[Source, Prepared]:
+        source, opened = source.read() if stamped else (source, source.open())
+        return source, model.preprocessing.read(opened)
 
     items = ((source, options.image_seed(source.key)) for source in sources)
     for source, captions in _caption(model, items, prepare, options):
         if isinstance(captions, ImageError):
             yield Result.failed(source, captions.reason)
         else:
-            path = source.path if source.offset is None else None
+            path = source.path if source.offset is None and source.contents is None else source.contents
             yield Result(source, tuple(replace(caption, source=path) for caption in captions))
 
 
 def _caption(
-    model: Captioner, items: Iterable[tuple[Item, int]], prepare: Callable[[Item], Prepared], options: CaptionOptions
+    model: Captioner,
+    items: Iterable[tuple[Item, int]],
+    prepare: Callable[[Item], tuple[Item, Prepared]],
+    options: CaptionOptions,
 ) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
-    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples."""
+    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples.
+
+    `prepare` gives an item back together with what the network takes.
+    """
     size = options.batch_size or BATCH
 
     def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
+        item, seed = given
         try:
-            return _Image(*given, prepare(given[0]))
+            item, prepared = prepare(item)
+            return _Image(item, seed, prepared)
         except ImageError as error:
-            return _Image(*given, error.copy())  # the first one's traceback would keep the bytes alive
+            return _Image(item, seed, error.copy())  # the first one's traceback would keep the bytes alive
 
     def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
         good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]

@@ -25,9 +25,9 @@ from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.tables import json_text
 from captioner.files import printable, write_whole
-from captioner.images.finding import Source, is_in_share
 from captioner.images.opening import upright_size
 from captioner.images.preprocessing import Prepared, Preprocessing
+from captioner.images.sources import Source, is_in_share
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
 

@@ -26,8 +26,9 @@ from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
 from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.datasets.vocabulary import join_words
-from captioner.images.finding import Source, find_sources
+from captioner.images.finding import find_sources
 from captioner.images.opening import ImageError, open_image
+from captioner.images.sources import Source
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
 from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
