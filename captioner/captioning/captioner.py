@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
     from captioner.images.inputs import ImageInput
 
-BATCH = 64  # images encoded and searched together, unless told otherwise
+BATCH = 64  # images encoded together, unless told otherwise
+# Images that are searched together at least, if there are so many, those of the batch before making up for what a batch
+# lacks: searches of fewer compute in another order, and the last digits of their numbers would depend on the batch.
+SEARCHED = 16
 Item = TypeVar("Item")
 
 
@@ -271,16 +274,25 @@ def _caption(
         except ImageError as error:
             return _Image(item, seed, error.copy())  # the first one's traceback would keep the bytes alive
 
+    fillers: list[Tensor] = []  # (B, L, D), of a batch before
+
     def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
         good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
-        return batch, model.encode(good) if good else None
+        if not good:
+            return batch, None
+        parts = [model.encode(good[start : start + size]) for start in range(0, len(good), size)]
+        regions = torch.cat(parts)  # (B, L, D)
+        if len(good) < SEARCHED and fillers:
+            return batch, torch.cat([regions, fillers[0][: SEARCHED - len(good)]])
+        fillers[:] = [regions]
+        return batch, regions
 
     def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
         batch, regions = encoded
         good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
         found: Iterator[list[Caption]] = iter(())
         if regions is not None:
-            geometries, seeds = zip(*good, strict=True)
+            geometries, seeds = zip(*good, *good[:1] * (len(regions) - len(good)), strict=True)
             found = iter(model.find_captions(regions, geometries, options, seeds))
         return [
             (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
@@ -291,7 +303,7 @@ def _caption(
     cores = min(workers, available_cores())
     searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
     images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
-    encoded = map_ahead(encode, _batches(images, size), workers=1, ahead=1, name="encode")
+    encoded = map_ahead(encode, _batches(images, max(size, SEARCHED)), workers=1, ahead=1, name="encode")
     for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search"):
         yield from batch
 

@@ -50,7 +50,8 @@ class KnownImages:
 
     def spelt_as_before(self, source: Source) -> Source:
         """Return an image under the name that it has in the record, where it has one there, however it is spelt now."""
-        if source.key in self.stamps or (offset := self.spellings.get(source.identity)) is None:
+        is_path = source.name.startswith(source.path.as_posix())  # and not what a data set calls it
+        if not is_path or source.key in self.stamps or (offset := self.spellings.get(source.identity)) is None:
             return source
         with self.record.open("rb") as file:
             file.seek(offset)

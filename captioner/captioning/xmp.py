@@ -150,8 +150,8 @@ class _Reader:
                 self.places.closed = self.packet[end - 1 : end] == b"/"
                 self.places.room = end + 1
                 self.places.prefix = prefix
-        elif (known := self.property()) is not None and len(self.path) >= 2 and self.path[-2][1] == "Description":
-            self.places.found.setdefault(known, _Property(self.parser.CurrentByteIndex))
+        elif (found := self.property()) is not None and len(self.path) >= 2 and self.path[-2][1] == "Description":
+            self.places.found.setdefault(found, _Property(self.parser.CurrentByteIndex))
             self.items = 0
         elif (space, local) == (_RDF, "li"):
             self.items += 1

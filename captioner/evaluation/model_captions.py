@@ -124,7 +124,7 @@ def caption_split(
         OutputOptions(existing=existing, attention=True),
         processes=processes,
         listen=listen,
-        progress=lambda done: progress(done, total),
+        progress=lambda done, _: progress(done, total),
     )
 
 

@@ -18,6 +18,7 @@ from PIL import (
     PngImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
+    _imaging,
 )
 from PIL.ExifTags import Base as Tag
 from PIL.ImageFile import ImageFile
@@ -30,7 +31,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 # libtiff writes what it thinks of a file to stderr, whatever Pillow makes of it; where it cannot be found, it does so.
 with suppress(AttributeError, OSError):
     for _name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
-        getattr(ctypes.CDLL(Image.core.__file__), _name)(None)
+        getattr(ctypes.CDLL(_imaging.__file__), _name)(None)
 
 
 class _JpegReader(JpegImagePlugin.JpegImageFile):
@@ -51,7 +52,7 @@ def open_reader(data: bytes, header: Header) -> ImageFile:
 def _open_heif(file: io.BytesIO) -> ImageFile:
     from pillow_heif import HeifImageFile  # an extra
 
-    image: ImageFile = HeifImageFile(file)
+    image: ImageFile = HeifImageFile(file)  # type: ignore[no-untyped-call]
     return image
 
 

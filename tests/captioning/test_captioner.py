@@ -283,10 +283,10 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
     errors = [result.error for result in results if result.error]
     assert [error.name.rpartition("/")[2] for error in errors] == ["bad.jpg", "gone.jpg", "l.jpg", "m.jpg", "none.tar"]
     assert [error.reason for error in errors] == [
-        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
+        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC",
         "no such file or directory",
         "empty file",
-        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
+        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC",
         "no such file or directory",
     ]
     alone = model.caption(photos[:3])
@@ -428,3 +428,18 @@ def test_results_are_plain() -> None:
     failed = Result.failed(Source("a\nb", Path("a")), "why")
     assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
     assert str(failed.error) == r"'a\nb': why"
+
+
+@pytest.mark.parametrize("count", [5, 37])
+def test_the_size_of_batches_changes_nothing_to_the_last_digit(model: Captioner, tmp_path: Path, count: int) -> None:
+    paths = write_images(tmp_path / "many", count)
+    (tmp_path / "many" / "0002.jpg").write_bytes(b"junk")
+
+    def plain(batch_size: int) -> list[list[dict[str, Any]]]:
+        results = caption_sources(model, find_sources(paths), make_options(batch_size=batch_size, n_best=2))
+        return [[caption.to_dict() for caption in result.captions] for result in results]
+
+    whole = plain(64)
+    assert sum(map(bool, whole)) == count - 1
+    for size in (1, 3, 16, 20):
+        assert plain(size) == whole

@@ -1,4 +1,4 @@
-"""`captioner caption` on what people have: replaced and missing photographs, other formats, pipes, archives, streams."""
+"""`captioner caption` on what people have: replaced and missing photographs, other formats, pipes and archives."""
 
 from __future__ import annotations
 

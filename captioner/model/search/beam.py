@@ -16,7 +16,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
-from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
+from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis, staying_images
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample
 
@@ -164,7 +164,7 @@ class _Beams:
 
     def _leave(self) -> None:
         """Let images go that have no beam left, once they are enough to make up for the copying."""
-        staying = (self.totals > -math.inf).any(dim=1).nonzero().squeeze(1)  # (b,)
+        staying = staying_images((self.totals > -math.inf).any(dim=1), self.totals.shape[1])  # (b,)
         if len(self.images) - len(staying) < len(self.images) / LEAVE and len(staying):
             return
         self.images = self.images[staying]
