@@ -98,7 +98,7 @@ class _JsonLines(DetectionFile):
         from safetensors import SafetensorError, safe_open
 
         try:
-            tensors = stack.enter_context(safe_open(self._vectors, framework="pt"))  # type: ignore[no-untyped-call]
+            tensors = stack.enter_context(safe_open(self._vectors, framework="pt"))
             found = tensors.get_slice("features")
         except FileNotFoundError:
             raise ValueError(f"{self._vectors} is missing: the vectors of the boxes in {self.path.name}") from None
