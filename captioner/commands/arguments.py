@@ -200,7 +200,7 @@ def add_features_argument(parser: Any) -> None:
         "--features",
         type=Path,
         metavar="DIR",
-        help="read regions from caches here that fit a model, as imported ones must be",
+        help="read regions from caches here that fit a model",
     )
 
 
@@ -212,7 +212,8 @@ def with_features(model: Captioner, features: Path | None) -> Captioner:
 
     cache = open_cache(features, model.encoder_identity)
     if cache is None:
-        raise ValueError(f"{features} has no regions of {model.encoder_identity['encoder']} as {model.name} reads them")
+        say(f"{model.name}: no regions of its encoder in {features}; images are encoded")
+        return model
     return SplitCaptioner(model, [], cache)
 
 

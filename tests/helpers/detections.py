@@ -34,8 +34,8 @@ def write_jsonl(path: Path, images: Mapping[str, Found], **extra: int) -> Path:
 
 
 def write_tsv(path: Path, images: Mapping[str, Found], size: tuple[int, int]) -> Path:
-    """Write what bottom-up attention does."""
-    with path.open("w") as file:
+    """Add images of one size to a file as bottom-up attention writes them."""
+    with path.open("a") as file:
         for name, tables in images.items():
             packed = (base64.b64encode(np.ascontiguousarray(table, "<f4")).decode() for table in tables)
             file.write("\t".join([name, *map(str, size), str(len(tables[0])), *packed]) + "\n")
