@@ -181,7 +181,7 @@ def _fill(
     if encoder.preprocessing.fit == BOXES:
         with RegionCache(cache_folder(cache_root(data), cache_identity(encoder))) as cache:
             absent = [image for image in (*train, *validation) if image.file_name not in cache]
-        return [f"{len(absent):,} images of {data.root} have no imported regions"] if absent else []
+        return [f"images of {data.root} without imported regions: {len(absent):,}"] if absent else []
     refused: list[str] = []
     for flip in (False, True) if flips else (False,):
         what = "mirrored" if flip else "regions"
