@@ -26,6 +26,8 @@ from captioner.images.preprocessing import Prepared
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
+from captioner.model.encoders.region_cache import grid_mask
+from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, search
 from captioner.processes import choose_device
 from captioner.threads import available_cores, map_ahead
@@ -162,11 +164,19 @@ class Captioner:
 
         `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
         """
-        found = search(self.decoder, regions, options.search, options.n_best, seeds)
+        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds)
         return [
-            [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
+            [
+                make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))
+                for hypothesis in hypotheses
+            ]
             for hypotheses, geometry in zip(found, geometries, strict=True)
         ]
+
+    def masked(self, regions: Tensor, geometries: Sequence[Geometry]) -> Regions:
+        """Return regions (B, L, D) with a mask of those that their images have, by where they lie on them."""
+        mask = grid_mask([self.preprocessing.filled(geometry) for geometry in geometries], self.grid)
+        return Regions(regions, torch.from_numpy(mask).to(self.device) if mask is not None else None)
 
 
 def _rebuild(checkpoint: Checkpoint, settings: dict[str, Any]) -> Captioner:
@@ -190,15 +200,25 @@ def load(
     return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress, name=name)
 
 
-def make_caption(hypothesis: Hypothesis, vocabulary: Vocabulary, geometry: Geometry, grid: tuple[int, int]) -> Caption:
-    """Return what a search found as a caption, for people to read."""
+def make_caption(
+    hypothesis: Hypothesis,
+    vocabulary: Vocabulary,
+    geometry: Geometry,
+    grid: tuple[int, int],
+    filled: tuple[int, int] | None = None,
+) -> Caption:
+    """Return what a search found as a caption, for people to read.
+
+    Its attention is over the rows and columns of the grid that the image has `filled`, by default all of them.
+    """
+    rows, columns = filled or grid
     words = vocabulary.words(hypothesis.ids)
     return Caption(
         join_words(words),
         tuple(words),
         hypothesis.probabilities.float().cpu().numpy().clip(0, 1),  # a logarithm's rounding may lead above 1
         hypothesis.log_prob,
-        hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid),
+        hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid)[:, :rows, :columns],
         hypothesis.beta.float().cpu().numpy().clip(0, 1),
         geometry,
     )

@@ -15,6 +15,7 @@ from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
 from captioner.model.decoder import Decoder
+from captioner.model.regions import Regions
 from captioner.threads import map_ahead
 
 
@@ -25,13 +26,20 @@ def unknown_words(vocabulary: Vocabulary, text: str) -> list[str]:
 
 @torch.no_grad()
 def force_caption(
-    decoder: Decoder, vocabulary: Vocabulary, regions: Tensor, geometry: Geometry, grid: tuple[int, int], text: str
+    decoder: Decoder,
+    vocabulary: Vocabulary,
+    regions: Tensor | Regions,
+    geometry: Geometry,
+    grid: tuple[int, int],
+    text: str,
+    filled: tuple[int, int] | None = None,
 ) -> Caption:
     """Return a text as the caption of one image of regions (1, L, D), with the looks it would have been said with.
 
     Probabilities are those of the words after each other. A word that the model does not know has the probability 0,
     and is read as the marker of unknown words, whose probability counts in `log_prob`.
     """
+    rows, columns = filled or grid
     words = tokenize(text)
     if not words:
         raise ValueError(f"the caption {text!r} has no words")
@@ -45,7 +53,7 @@ def force_caption(
         tuple(words),
         (taken[:-1].exp() * known).cpu().numpy().clip(0, 1),
         float(taken.sum()),
-        outputs.alpha[0, 0, :-1].float().cpu().numpy().reshape(-1, *grid),
+        outputs.alpha[0, 0, :-1].float().cpu().numpy().reshape(-1, *grid)[:, :rows, :columns],
         outputs.beta[0, 0, :-1].float().mean(dim=-1).cpu().numpy().clip(0, 1).astype(np.float32),
         geometry,
     )
@@ -59,8 +67,10 @@ def force_images(model: Captioner, sources: Iterable[Source], text: str, *, work
             prepared = model.preprocessing.read(source.open())
         except ImageError as error:
             return Result.failed(source, error.reason)
-        regions = model.encode([prepared])  # (1, L, D)
-        caption = force_caption(model.decoder, model.vocabulary, regions, prepared.geometry, model.grid, text)
+        geometry = prepared.geometry
+        regions = model.masked(model.encode([prepared]), [geometry])  # (1, L, D)
+        filled = model.preprocessing.filled(geometry)
+        caption = force_caption(model.decoder, model.vocabulary, regions, geometry, model.grid, text, filled)
         return Result(source, (caption,))
 
     return map_ahead(force, sources, workers=workers, ahead=2 * workers, name="force")

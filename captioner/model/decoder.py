@@ -19,6 +19,7 @@ from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions, mean_region
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,15 @@ class Decoder(nn.Module):
             self.output.bias.zero_()
 
     def start(
-        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+        self, regions: Tensor | Regions, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
-        projected: Tensor = self.project(regions)  # (B, L, R)
+        regions = Regions.of(regions)
+        projected: Tensor = self.project(regions.present())  # (B, L, R)
         if randomness is not None:
             projected = randomness.dropout(projected, self.config.region_dropout)
-        prepared = self.attention.prepare(projected, randomness and randomness.looks)
-        mean = prepared.features.matrix.mean(dim=1)  # (B, R)
+        prepared = self.attention.prepare(projected, randomness and randomness.looks, regions.mask)
+        mean = mean_region(prepared.features.matrix, prepared.mask)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)
         cell = self.initial_memory(mean) if self.initial_memory is not None else zeros  # (B, H)
@@ -251,7 +253,11 @@ class Decoder(nn.Module):
         return scores
 
     def forward(
-        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
+        self,
+        regions: Tensor | Regions,
+        caption_ids: Tensor,
+        randomness: Randomness | None = None,
+        mask: Tensor | None = None,
     ) -> Outputs:
         """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read.
 
