@@ -23,7 +23,7 @@ from captioner.datasets.vocabulary import Vocabulary
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint_files import check_plain, deserialise, read_folder, serialise, write_folder
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
 
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)

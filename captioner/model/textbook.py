@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.scores import AdditiveScore
 
 if TYPE_CHECKING:

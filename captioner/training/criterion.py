@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from captioner.model.decoder import Decoder, Outputs
+from captioner.model.decoders.lstm import Decoder, Outputs
 from captioner.model.losses import (
     attention_entropy,
     cross_entropy,

@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.processes import Processes

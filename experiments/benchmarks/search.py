@@ -30,7 +30,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, START
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
 from captioner.model.search.beam import beam_search

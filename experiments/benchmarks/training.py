@@ -35,7 +35,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
 from captioner.model.randomness import Randomness

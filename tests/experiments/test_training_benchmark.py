@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.textbook import Textbook, soft_loss
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "benchmarks"))

@@ -13,7 +13,7 @@ from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, save_checkpoint
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.encoders.encoder import Encoder
 
 WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")

@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, TrainingState
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 
 VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "naïve", "犬", "'s", "n't", "x-ray"))  # V = 11
 IDENTITY = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 
 V, D, L = 8, 6, 4
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, Vocabulary
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.processes import Processes
 from captioner.training.batches import Batch, Corpus, EpochPlan
 from captioner.training.learner import Learner

@@ -23,7 +23,7 @@ from captioner.model.checkpoint import (
 )
 from captioner.model.checkpoint_files import deserialise
 from captioner.model.config import MODES, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.encoders import backbones
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.export import export_model

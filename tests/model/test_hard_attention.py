@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.model import attention
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder, Outputs
+from captioner.model.decoders.lstm import Decoder, Outputs
 from captioner.model.losses import reinforce_surrogate, word_losses
 from captioner.model.randomness import Randomness
 

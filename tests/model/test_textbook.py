@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model import losses, textbook
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.randomness import Randomness
 from captioner.model.textbook import Textbook
 

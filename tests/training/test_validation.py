@@ -16,7 +16,7 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.training.data import ValidationSet

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample

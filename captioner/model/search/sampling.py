@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis

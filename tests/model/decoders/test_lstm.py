@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from captioner.model.config import FEEDS, GATES, MODES, SCORES, AttentionConfig, DecoderConfig, SearchConfig
-from captioner.model.decoder import Decoder, Outputs, State
+from captioner.model.decoders.lstm import Decoder, Outputs, State
 from captioner.model.randomness import Randomness
 from captioner.model.search.beam import search
 from captioner.model.search.sampling import roll_out

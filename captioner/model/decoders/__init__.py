@@ -1,0 +1,1 @@
+"""Regions and the words so far to the next word."""
