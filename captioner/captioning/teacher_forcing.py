@@ -14,7 +14,7 @@ from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
 from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.threads import map_ahead
 
 

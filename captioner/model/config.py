@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from captioner.images.preprocessing import FITS
 from captioner.model.extensions import is_extension
@@ -50,6 +51,21 @@ def check_shares(section: str, config: object, *names: str) -> None:
         value = getattr(config, name)
         if not 0 <= value < 1:
             raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
+
+
+def added(default: Any) -> Any:
+    """Return a setting that older checkpoints do not have, with the value that they were made with."""
+    return field(default=default, metadata={"added": True})
+
+
+def telling_settings(config: AttentionConfig | DecoderConfig) -> dict[str, Any]:
+    """Return the settings that tell models apart; those added later are among them only where they were changed.
+
+    So a model is still the same to a version that has learned something new.
+    """
+    unchanged = {each.name for each in fields(config) if each.metadata.get("added")}
+    unchanged -= {each.name for each in fields(config) if getattr(config, each.name) != each.default}
+    return {name: value for name, value in asdict(config).items() if name not in unchanged}
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,9 @@ class AttentionConfig:
 class DecoderConfig:
     """The sizes and parts of the decoder.
 
+    With 2 `layers` there are two LSTMs (Anderson et al., 2018): one reads the words and decides where to look, the one
+    above reads what was seen there and makes the words. One layer, the paper's, does both.
+
     `regions` is the width to which regions are projected, 0 to take them as they come; `normalise` puts a layer norm
     after that. `gate` is beta: none, one number for the whole context as in the paper, or one for each feature.
     `deep_output` adds the previous word and the context to the hidden state before the words are scored, as the paper
@@ -150,11 +169,22 @@ class DecoderConfig:
     tied: bool = True
     dropout: float = 0.5
     region_dropout: float = 0.0
+    layers: int = added(1)
 
     def __post_init__(self) -> None:
         check_least("decoder", self, embedding=1, hidden=1, regions=0)
+        if self.layers not in (1, 2):
+            raise ValueError(f"decoder layers is {self.layers}; an LSTM has 1 or 2")
         check_choices("decoder", self, gate=GATES)
         check_shares("decoder", self, "dropout", "region_dropout")
+
+
+def check_parts(decoder: DecoderConfig, attention: AttentionConfig) -> None:
+    """Refuse a decoder and attention that make no model together; what only the encoder can tell is left to them."""
+    if decoder.layers == 2 and attention.mode == "none" and attention.feed != "every-step":
+        raise ValueError(
+            f"attention.feed is {attention.feed!r}; two LSTM layers read the mean region at every step: choose every-step"
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from captioner.model.decoders.lstm import Decoder, Outputs
+from captioner.model.decoder import Decoder, Outputs
 from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
@@ -63,7 +63,7 @@ class Criterion:
 
     def teacher_forcing(self, part: Part, regions: Tensor, move_baseline: MoveBaseline) -> tuple[Tensor, Numbers]:
         """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE."""
-        hard = self.decoder.attention.config.mode == "hard"
+        hard = self.recipe.attention.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
             numbers = dict.fromkeys(TEACHER_FORCING, 0.0)
             if hard:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from captioner.model.checkpoint import TrainingState
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.losses import moving_baseline
 from captioner.model.randomness import Randomness

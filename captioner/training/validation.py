@@ -13,7 +13,7 @@ from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.analysis.diagnostics import STILL, total_variation
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import SearchConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes

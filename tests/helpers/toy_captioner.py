@@ -13,7 +13,7 @@ from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, save_checkpoint
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import make_decoder
 from captioner.model.encoders.encoder import Encoder
 
 WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")
@@ -25,7 +25,7 @@ def make_toy(encoder: Encoder, seed: int = 0) -> Checkpoint:
     attention, config = AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        decoder = Decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
+        decoder = make_decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(4)  # lively: otherwise every word is about as probable as any other

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, Vocabulary
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import make_decoder
 from captioner.processes import Processes
 from captioner.training.batches import Batch, Corpus, EpochPlan
 from captioner.training.learner import Learner
@@ -62,7 +62,7 @@ def make_learner(
         attention=AttentionConfig(mode, width=5, **(attention or {})),
         **sections,
     )
-    decoder = Decoder(settings.decoder, settings.attention, len(VOCABULARY), D, (2, 2)).to(kind)
+    decoder = make_decoder(settings.decoder, settings.attention, len(VOCABULARY), D, (2, 2)).to(kind)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(scale)  # lively: otherwise every word is about as probable as any other

@@ -1,12 +1,9 @@
-"""The LSTM decoder: one step, shared by teacher forcing, sampling and beam search.
-
-Batches are image-major: N captions of each of B images, which share the image's regions and what is computed of them.
-Nothing is random unless randomness is given: it makes a step one of training, with dropout and sampled regions.
-"""
+"""The paper's decoder: an LSTM that looks at the regions by its hidden state, then reads the word and what it saw."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +12,7 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import PAD
 from captioner.model.attention import Attention, Glimpse, PreparedRegions
 from captioner.model.config import AttentionConfig, DecoderConfig
+from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step
 from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
@@ -22,72 +20,26 @@ from captioner.model.randomness import Randomness
 
 
 @dataclass(frozen=True)
-class DecoderInputs:
+class LSTMInputs(DecoderInputs):
     """What every step of a batch of images needs: their regions, and the weights that steps share."""
 
     regions: PreparedRegions
     from_hidden: SharedMatrix  # (H, 4H + ...), all layers that read the hidden state end to end
     from_context: SharedMatrix  # (R, 4H)
-    word_gates: WordGates | None = None  # where nothing learns
+    word_gates: WordGates | None  # where nothing learns
 
-    def select(self, index: Tensor) -> DecoderInputs:
+    def select(self, index: Tensor) -> LSTMInputs:
         """Return the inputs of some images only."""
-        return DecoderInputs(self.regions.select(index), self.from_hidden, self.from_context, self.word_gates)
+        return replace(self, regions=self.regions.select(index))
 
 
-@dataclass(frozen=True)
-class State:
-    """The LSTM after some words of each caption."""
+class LSTMDecoder(Decoder):
+    """A caption's words from regions (B, L, D), one after the other; V words, a `grid` of (rows, columns) = L cells.
 
-    hidden: Tensor  # (B, N, H)
-    cell: Tensor  # (B, N, H)
-    step: int = 0  # words read so far
+    The state is (hidden, cell), each (B, N, H).
+    """
 
-    def first(self, captions: int) -> State:
-        """Return the state of the first captions of each image only."""
-        return State(self.hidden[:, :captions], self.cell[:, :captions], self.step)
-
-    def select(self, index: Tensor) -> State:
-        """Return the state of some images only."""
-        return State(self.hidden[index], self.cell[index], self.step)
-
-    def expand(self, captions: int) -> State:
-        """Return the state of so many captions of each image, where there is one that all of them go on from."""
-        return State(self.hidden.expand(-1, captions, -1), self.cell.expand(-1, captions, -1), self.step)
-
-
-@dataclass(frozen=True)
-class EmbeddedWords:
-    """Words as the decoder reads them: their embeddings, and their part of the LSTM's gates."""
-
-    vectors: Tensor  # (B, N, E), or (B, N, T, E) of whole captions
-    gates: Tensor  # (B, N, 4H), or (B, N, T, 4H)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What comes of reading one word: where the decoder looked, what it saw there, and the state after."""
-
-    state: State
-    context: Tensor  # (B, N, R), gated
-    alpha: Tensor  # (B, N, L)
-    beta: Tensor  # (B, N, G): G is 1, or the context's width where the gate is a vector
-    chosen: Tensor | None  # (B, N), the region that was sampled, where one was
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The steps of teacher forcing, T of them; what lies beyond a caption's end is zero."""
-
-    logits: Tensor  # (B, N, T, V), or (W, V) of the W words that a mask told to score
-    alpha: Tensor  # (B, N, T, L)
-    beta: Tensor  # (B, N, T, G)
-    chosen: Tensor | None  # (B, N, T)
-    expected: Tensor | None  # (B, 1, 1) bool: images whose context was an expectation, where others' was one region
-
-
-class Decoder(nn.Module):
-    """A caption's words from regions (B, L, D), one after the other; V words, a `grid` of (rows, columns) = L cells."""
+    attention: Attention
 
     def __init__(
         self, config: DecoderConfig, attention: AttentionConfig, words: int, region_width: int, grid: tuple[int, int]
@@ -129,32 +81,33 @@ class Decoder(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         with torch.no_grad():
             self.embedding.weight[PAD].zero_()
-            for gate in self.from_hidden.weight.chunk(4):
-                nn.init.orthogonal_(gate)
-            self.from_word.bias.zero_()
-            self.from_word.bias.chunk(4)[1].fill_(1.0)  # an LSTM that forgets at first learns late
+            initialise_gates(self.from_hidden, self.from_word)
             self.output.bias.zero_()
 
     def start(
         self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
-        projected: Tensor = self.project(regions)  # (B, L, R)
-        if randomness is not None:
-            projected = randomness.dropout(projected, self.config.region_dropout)
-        prepared = self.attention.prepare(projected, randomness and randomness.looks)
+        prepared = self._prepare(regions, randomness)
         mean = prepared.features.matrix.mean(dim=1)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)
         cell = self.initial_memory(mean) if self.initial_memory is not None else zeros  # (B, H)
-        readers = self._readers()
-        weight = torch.cat(tuple(reader.weight for reader in readers))  # (4H + ..., H)
-        none = weight.new_zeros(weight.shape[0])
-        bias = torch.cat(tuple(none[: len(each.weight)] if each.bias is None else each.bias for each in readers))
-        from_hidden, from_context = SharedMatrix(weight.t(), bias), SharedMatrix(self.from_context.weight.t())
-        word_gates = None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
-        state = State(at_least_single(hidden).unsqueeze(1), at_least_single(cell).unsqueeze(1))  # (B, 1, H)
-        return DecoderInputs(prepared, from_hidden, from_context, word_gates), state.expand(captions)
+        inputs = LSTMInputs(
+            prepared, end_to_end(self._readers()), SharedMatrix(self.from_context.weight.t()), self._word_gates()
+        )
+        state = State((at_least_single(hidden).unsqueeze(1), at_least_single(cell).unsqueeze(1)))  # (B, 1, H)
+        return inputs, state.expand(captions)
+
+    def _prepare(self, regions: Tensor, randomness: Randomness | None) -> PreparedRegions:
+        """Return what attention needs of regions (B, L, D)."""
+        projected: Tensor = self.project(regions)  # (B, L, R)
+        if randomness is not None:
+            projected = randomness.dropout(projected, self.config.region_dropout)
+        return self.attention.prepare(projected, randomness and randomness.looks)
+
+    def _word_gates(self) -> WordGates | None:
+        return None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
 
     def _readers(self) -> list[nn.Linear]:
         """Return the layers that read the hidden state; one product serves them all."""
@@ -163,10 +116,8 @@ class Decoder(nn.Module):
     def embed(
         self, words: Tensor, inputs: DecoderInputs | None = None, randomness: Randomness | None = None
     ) -> EmbeddedWords:
-        """Return words (B, N), or whole captions (B, N, T), as `step` and `logits` read them.
-
-        With `inputs` the words' part of the gates comes from a table of theirs, where nothing is learned.
-        """
+        """Return words (B, N), or whole captions (B, N, T), and their part of the gates (..., 4H)."""
+        assert inputs is None or isinstance(inputs, LSTMInputs)
         vectors = self._dropout(self.embedding(words), randomness)  # (..., E)
         if inputs is None or inputs.word_gates is None:
             return EmbeddedWords(vectors, self.from_word(vectors))
@@ -176,52 +127,50 @@ class Decoder(nn.Module):
         self,
         inputs: DecoderInputs,
         state: State,
-        word_gates: Tensor,
+        words: Tensor,
         randomness: Randomness | None = None,
         *,
         parents: Tensor | None = None,
         captions: int | None = None,
     ) -> Step:
-        """Look at the regions and read one word of each caption: equations 1 to 6. `logits` scores the next word.
+        """Look at the regions and read one word of each caption: equations 1 to 6.
 
-        `word_gates` (B, N, 4H) are the words' part of the gates, see `embed`. With `parents` (B, K), K captions of each
-        image go on from the N states that these name; what the decoder sees does not depend on the word, and is shared
-        by those of one parent. Samples are drawn for `captions` of each image (default: N), of which those here are the
-        first.
+        What the decoder sees does not depend on the word, and is shared by captions of one parent.
         """
-        rows = SharedRows(parents, state.hidden.shape[1]) if parents is not None else None
-        hidden, cell = state.hidden, state.cell  # (B, N, H)
+        assert isinstance(inputs, LSTMInputs)
+        hidden, cell = state.tensors  # (B, N, H)
+        rows = SharedRows(parents, hidden.shape[1]) if parents is not None else None
         if rows is not None:
             hidden, cell = rows.select(hidden), rows.select(cell)  # (P, H)
         widths = [reader.out_features for reader in self._readers()]
         gates, *reads = torch.split(inputs.from_hidden(hidden), widths, dim=-1)  # (B, N, 4H), ...
         beta = reads.pop(0).sigmoid() if self.gate is not None else gates.new_ones(*gates.shape[:-1], 1)  # (B, N, G)
-        glimpse = self._attend(inputs, state, reads, rows, randomness, captions)
+        glimpse = self._attend(inputs.regions, state.tensors[0], reads, rows, randomness, captions)
         context = self._feed(glimpse.context, beta, state.step)  # (B, N, R)
         gates = inputs.from_context(context) + gates  # (B, N, 4H)
         alpha, chosen = glimpse.alpha, glimpse.chosen  # (B, N, L), (B, N)
         if rows is not None:
             gates, cell, context, alpha, beta = (rows.share(each) for each in (gates, cell, context, alpha, beta))
             chosen = rows.share(chosen) if chosen is not None else None
-        hidden, cell = lstm_cell(word_gates + gates, cell)  # (B, N, H)
-        return Step(State(hidden, cell, state.step + 1), context, alpha, beta, chosen)
+        hidden, cell = lstm_cell(words + gates, cell)  # (B, N, H)
+        return Step(State((hidden, cell), state.step + 1), hidden, context, alpha, beta, chosen)
 
     def _attend(
         self,
-        inputs: DecoderInputs,
-        state: State,
+        regions: PreparedRegions,
+        hidden: Tensor,
         reads: list[Tensor],
         rows: SharedRows | None,
         randomness: Randomness | None,
         captions: int | None,
     ) -> Glimpse:
-        """Return what attention sees for the states (B, N), of the rows (P) only where there are some."""
+        """Return what attention sees for hidden states (B, N, H), of the rows (P) only where there are some."""
         looks = randomness and randomness.looks
         if rows is None:
-            glimpse: Glimpse = self.attention(inputs.regions, state.hidden, looks, reads=reads, captions=captions)
+            glimpse: Glimpse = self.attention(regions, hidden, looks, reads=reads, captions=captions)
             return glimpse
         spread = [rows.spread(read) for read in reads]  # (B, N, ...)
-        seen: Glimpse = self.attention(inputs.regions, state.hidden, looks, reads=spread, captions=captions)
+        seen: Glimpse = self.attention(regions, hidden, looks, reads=spread, captions=captions)
         chosen = rows.select(seen.chosen) if seen.chosen is not None else None
         return Glimpse(rows.select(seen.context), rows.select(seen.alpha), chosen)
 
@@ -232,18 +181,16 @@ class Decoder(nn.Module):
         return context if self.gate is None else beta * context  # section 4.2.1
 
     def logits(
-        self,
-        vectors: Tensor,
-        hidden: Tensor,
-        context: Tensor,
-        randomness: Randomness | None = None,
-        mask: Tensor | None = None,
+        self, words: EmbeddedWords, step: Step, randomness: Randomness | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Return scores (..., V) of the next word, of the word before (..., E), hidden state and context.
+        """Return scores (..., V) of the next word: L_o (E y + L_h h + L_z z), eq. 7.
 
-        They are L_o (E y + L_h h + L_z z), eq. 7, or of the hidden state alone without a deep output. With a mask
-        (B, N, T) the rows are those of the W words where it is True.
+        Without a deep output they are those of the hidden state alone. With a mask (B, N, T) the rows (W, V) are those
+        of the W words where it is True.
         """
+        vectors, hidden, context = words.vectors, step.hidden, step.context  # (..., E), (..., H), (..., R)
+        if mask is not None:
+            vectors, hidden, context = vectors[mask], hidden[mask], context[mask]  # (W, ...)
         summary = self.output_hidden(self._dropout(hidden, randomness, mask))  # (..., E)
         if self.output_context is not None:
             summary = vectors + summary + self.output_context(context)
@@ -261,28 +208,33 @@ class Decoder(nn.Module):
         """
         captions, length = caption_ids.shape[1], caption_ids.shape[2] - 1
         inputs, state = self.start(regions, captions, randomness)
+        assert isinstance(inputs, LSTMInputs)
         words = self.embed(caption_ids[:, :, :-1], randomness=randomness)  # (B, N, T): one product for all steps
         going = _active(mask) if mask is not None else [captions] * length
         steps: list[Step] = []
-        for active, gates in zip(going, words.gates.unbind(dim=2), strict=False):  # the n captions that go on
+        for active, gates in zip(going, words.projected.unbind(dim=2), strict=False):  # the n captions that go on
             steps.append(self.step(inputs, state.first(active), gates[:, :active], randomness, captions=captions))
             state = steps[-1].state
-        hidden = _stack([step.state.hidden for step in steps], captions, length)  # (B, N, T, H)
-        context = _stack([step.context for step in steps], captions, length)  # (B, N, T, R)
-        vectors = words.vectors  # (B, N, T, E)
-        if mask is not None:
-            vectors, hidden, context = vectors[mask], hidden[mask], context[mask]  # (W, ...)
-        chosen = [step.chosen.unsqueeze(-1) for step in steps if step.chosen is not None]
-        return Outputs(
-            self.logits(vectors, hidden, context, randomness, mask),
-            _stack([step.alpha for step in steps], captions, length),
-            _stack([step.beta for step in steps], captions, length),
-            _stack(chosen, captions, length).squeeze(-1) if chosen else None,
-            inputs.regions.expected,
-        )
+        joined = _join(steps, captions, length)
+        logits = self.logits(words, joined, randomness, mask)
+        return Outputs(logits, joined.alpha, joined.beta, joined.chosen, inputs.regions.expected)
 
-    def _dropout(self, values: Tensor, randomness: Randomness | None, mask: Tensor | None = None) -> Tensor:
-        return randomness.dropout(values, self.config.dropout, mask) if randomness is not None else values
+
+@torch.no_grad()
+def initialise_gates(recurrent: nn.Linear, other: nn.Linear) -> None:
+    """Set the weights by which an LSTM's gates read its own hidden state, and the bias, which is the other layer's."""
+    for gate in recurrent.weight.chunk(4):
+        nn.init.orthogonal_(gate)
+    other.bias.zero_()
+    other.bias.chunk(4)[1].fill_(1.0)  # an LSTM that forgets at first learns late
+
+
+def end_to_end(layers: Sequence[nn.Linear]) -> SharedMatrix:
+    """Return the layers that read the same, end to end, (I, O + ...): one product serves them all."""
+    weight = torch.cat(tuple(layer.weight for layer in layers))  # (O + ..., I)
+    none = weight.new_zeros(weight.shape[0])
+    bias = torch.cat(tuple(none[: len(each.weight)] if each.bias is None else each.bias for each in layers))
+    return SharedMatrix(weight.t(), bias)
 
 
 def _active(mask: Tensor) -> list[int]:
@@ -293,8 +245,21 @@ def _active(mask: Tensor) -> list[int]:
     return [count for count in counts if count]
 
 
-def _stack(steps: list[Tensor], captions: int, length: int) -> Tensor:
-    """Return steps (B, n, X), of which the later ones may have fewer captions, as one tensor (B, N, T, X)."""
-    padded = [F.pad(step, (0, 0, 0, captions - step.shape[1])) if step.shape[1] < captions else step for step in steps]
-    stacked = torch.stack(padded, dim=2)
-    return F.pad(stacked, (0, 0, 0, length - len(steps))) if len(steps) < length else stacked
+def _join(steps: list[Step], captions: int, length: int) -> Step:
+    """Return steps (B, n, X), of which the later ones may have fewer captions, as one of tensors (B, N, T, X)."""
+
+    def stack(tensors: list[Tensor]) -> Tensor:
+        missing = [captions - tensor.shape[1] for tensor in tensors]
+        padded = [F.pad(each, (0, 0, 0, some)) if some else each for each, some in zip(tensors, missing, strict=True)]
+        stacked = torch.stack(padded, dim=2)  # (B, N, t, X)
+        return F.pad(stacked, (0, 0, 0, length - len(steps))) if len(steps) < length else stacked
+
+    chosen = [step.chosen.unsqueeze(-1) for step in steps if step.chosen is not None]
+    return Step(
+        steps[-1].state,
+        stack([step.hidden for step in steps]),
+        stack([step.context for step in steps]),
+        stack([step.alpha for step in steps]),
+        stack([step.beta for step in steps]),
+        stack(chosen).squeeze(-1) if chosen else None,
+    )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
@@ -43,9 +43,7 @@ def roll_out(
     finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
@@ -101,9 +99,7 @@ def sample(
     log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow

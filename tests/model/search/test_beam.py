@@ -12,7 +12,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import MODES, SearchConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.hypotheses import Hypothesis
 from captioner.model.search.next_words import top_scores

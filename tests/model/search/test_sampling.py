@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
-from captioner.model.decoders.lstm import Decoder
+from captioner.model.decoder import Decoder
 from captioner.model.randomness import Randomness
 from captioner.model.search.beam import search
 from captioner.model.search.sampling import draw_words, pick, roll_out, sample
