@@ -91,7 +91,8 @@ class Recipe:
             )
         check_parts(self.decoder, self.attention)
         width, score = self.decoder.regions, self.attention.score
-        if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
+        compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
+        if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
             raise ValueError(
                 f"attention.score is {score!r}; it needs decoder.regions and decoder.hidden to be equal, "
                 f"not {width} and {self.decoder.hidden}; or choose general"

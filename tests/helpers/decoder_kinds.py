@@ -7,14 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from captioner.model.config import MODES, AttentionConfig, DecoderConfig
+from captioner.model.config import MODES, POSITIONS, AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder, make_decoder
 
 V, D, L, GRID = 11, 6, 4, (2, 2)
+TRANSFORMER = {
+    "kind": "transformer",
+    "layers": 2,
+    "heads": 2,
+    "hidden": 6,
+    "feed_forward": 7,
+    "gate": "none",
+    "deep_output": False,
+}
 # A kind's settings of the decoder and of attention.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{f"lstm-{mode}": ({}, {"mode": mode}) for mode in MODES},
     **{f"two-layers-{mode}": ({"layers": 2}, {"mode": mode}) for mode in MODES},
+    **{
+        f"transformer-{positions}": ({**TRANSFORMER, "positions": positions}, {"score": "scaled-dot"})
+        for positions in POSITIONS
+    },
 }
 
 

@@ -29,6 +29,10 @@ from captioner.model.encoders import backbones
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.export import export_model
 
+# The settings of the first version.
+FIRST_ATTENTION = "mode score width expected window temperature final_temperature inference heads feed"
+FIRST_DECODER = "embedding hidden regions normalise gate deep_output tied dropout region_dropout"
+
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_comes_back_as_it_was(tmp_path: Path, tied: bool) -> None:
@@ -118,8 +122,10 @@ def test_digest_tells_models_apart() -> None:
 def test_the_digest_is_that_of_versions_before_a_setting_was_added() -> None:
     """Records and results name a model by its digest: a version that knows more must not call it something else."""
     model = make_checkpoint()
-    settings = [asdict(model.attention), asdict(model.decoder)]
-    assert settings[1].pop("layers") == 1
+    settings = [
+        {name: getattr(model.attention, name) for name in FIRST_ATTENTION.split()},
+        {name: getattr(model.decoder, name) for name in FIRST_DECODER.split()},
+    ]
     before = [model.encoder_identity, *settings, model.vocabulary.to_dict()]
     contents = hashlib.blake2b(json.dumps(before, sort_keys=True).encode(), digest_size=8)
     for name, weight in sorted(model.distinct_weights.items()):

@@ -30,7 +30,9 @@ def make() -> tuple[LSTMDecoder, Tensor]:
     return decoder, torch.randn(1, L, D, dtype=torch.float64)
 
 
-def forced(decoder: LSTMDecoder, regions: Tensor, patch: pytest.MonkeyPatch) -> Iterator[tuple[Outputs, Tensor, Tensor]]:
+def forced(
+    decoder: LSTMDecoder, regions: Tensor, patch: pytest.MonkeyPatch
+) -> Iterator[tuple[Outputs, Tensor, Tensor]]:
     """Yield the outputs, the log likelihood (1, 1) of the caption and the log probability for each path of regions."""
     for path in itertools.product(range(L), repeat=STEPS):
         regions_left = iter(path)

@@ -141,6 +141,14 @@ class Decoder(nn.Module, ABC):
         With a mask (B, N, T), only words where it is True are scored, and little else is read.
         """
 
+    def all_looks(self, regions: Tensor, caption_ids: Tensor) -> Tensor:
+        """Return the weights of every layer and head for the T words of captions, (B, N, T, layers, heads, L).
+
+        A decoder that looks once for each word has one of each: alpha.
+        """
+        outputs: Outputs = self(regions, caption_ids)
+        return outputs.alpha[:, :, :, None, None]
+
     def read(
         self, inputs: DecoderInputs, state: State, words: Tensor, parents: Tensor | None = None
     ) -> tuple[Step, Tensor]:
@@ -154,3 +162,13 @@ class Decoder(nn.Module, ABC):
 
     def _dropout(self, values: Tensor, randomness: Randomness | None, mask: Tensor | None = None) -> Tensor:
         return randomness.dropout(values, self.config.dropout, mask) if randomness is not None else values
+
+
+def projection(config: DecoderConfig, region_width: int) -> nn.Sequential:
+    """Return what regions (B, L, D) go through first, to (B, L, R)."""
+    layers = nn.Sequential()
+    if config.regions:
+        layers.append(nn.Linear(region_width, config.regions))
+    if config.normalise:
+        layers.append(nn.LayerNorm(config.regions or region_width))
+    return layers

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import PAD
 from captioner.model.attention import Attention, Glimpse, PreparedRegions
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step
+from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step, projection
 from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
@@ -47,11 +47,7 @@ class LSTMDecoder(Decoder):
         super().__init__()
         self.config = config
         context, embedding, hidden = config.regions or region_width, config.embedding, config.hidden
-        self.project = nn.Sequential()
-        if config.regions:
-            self.project.append(nn.Linear(region_width, context))
-        if config.normalise:
-            self.project.append(nn.LayerNorm(context))
+        self.project = projection(config, region_width)
         self.attention = Attention(attention, context, hidden, grid)
         self.feed = attention.feed if attention.mode == "none" else None
         self.initial_hidden = self._initial(context, hidden)

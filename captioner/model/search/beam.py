@@ -1,7 +1,8 @@
 """Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
-that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves the batch.
+that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves
+the batch.
 """
 
 from __future__ import annotations
