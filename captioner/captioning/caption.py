@@ -34,6 +34,7 @@ class Caption:
     beta: NDArray[np.float32]  # (T,), 0..1, how much of the context each word let in
     geometry: Geometry  # where the grid lies on the original pixels
     source: ImageSource | None = None  # what it was made of
+    heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
 
     def __post_init__(self) -> None:
         count = len(self.words)
@@ -45,9 +46,13 @@ class Caption:
         shape = self.attention.shape
         if len(shape) != 3 or shape[0] != count or 0 in shape[1:]:
             raise ValueError(f"attention has the shape {shape}; {count} words need ({count}, rows, columns)")
-        sums = self.attention.sum(axis=(1, 2), dtype=np.float64)  # (T,)
-        if not (np.all(self.attention >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
-            raise ValueError(f"attention sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
+        _check_weights("attention", self.attention)
+        if self.heads is not None:
+            rest = self.heads.shape[1:]
+            if len(rest) != 4 or 0 in rest or (len(self.heads), *rest[2:]) != shape:
+                expected = f"({count}, layers, heads, {shape[1]}, {shape[2]})"
+                raise ValueError(f"heads has the shape {self.heads.shape}; attention of {shape} needs {expected}")
+            _check_weights("heads", self.heads)
 
     def __repr__(self) -> str:
         rows, columns = self.attention.shape[1:]
@@ -57,7 +62,8 @@ class Caption:
     def to_dict(self, *, attention: bool = True) -> dict[str, Any]:
         """Return plain values for JSON, as records hold them: rounded, with attention, gates and geometry or without.
 
-        Weights are (T, rows, columns) as lists. `from_dict` makes the caption again, but for its image.
+        Weights are (T, rows, columns) as lists, and those of heads, where they are known, (T, layers, heads, rows,
+        columns). `from_dict` makes the caption again, but for its image.
         """
         values: dict[str, Any] = {
             "text": self.text,
@@ -67,6 +73,8 @@ class Caption:
         }
         if attention:
             values["attention"] = self.attention.astype(float).round(_GRID_DECIMALS).tolist()
+            if self.heads is not None:
+                values["heads"] = self.heads.astype(float).round(_GRID_DECIMALS).tolist()
             values["beta"] = [_round(value) for value in self.beta.tolist()]
             values["geometry"] = {**asdict(self.geometry), "box": list(self.geometry.box)}
         return values
@@ -84,6 +92,7 @@ class Caption:
             raise ValueError(f"its geometry is {geometry}")
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
+        heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
         return cls(
             str(values["text"]),
             words,
@@ -93,6 +102,7 @@ class Caption:
             np.asarray(values["beta"], dtype=np.float32),
             Geometry(width, height, (left, top, right, bottom), bool(geometry["flipped"])),
             source,
+            heads,
         )
 
     def open_source(self) -> Image.Image:
@@ -118,6 +128,13 @@ class Caption:
         from captioner.figures.notebook import caption_html
 
         return caption_html(self)
+
+
+def _check_weights(name: str, weights: NDArray[np.float32]) -> None:
+    """Raise ValueError unless weights (..., rows, columns) are positive and sum to one."""
+    sums = weights.sum(axis=(-2, -1), dtype=np.float64)  # (...)
+    if not (np.all(weights >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
+        raise ValueError(f"{name} sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
 
 
 def _round(value: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from captioner.captioning.all_looks import all_looks
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
@@ -25,10 +26,18 @@ def unknown_words(vocabulary: Vocabulary, text: str) -> list[str]:
 
 @torch.no_grad()
 def force_caption(
-    decoder: Decoder, vocabulary: Vocabulary, regions: Tensor, geometry: Geometry, grid: tuple[int, int], text: str
+    decoder: Decoder,
+    vocabulary: Vocabulary,
+    regions: Tensor,
+    geometry: Geometry,
+    grid: tuple[int, int],
+    text: str,
+    *,
+    heads: bool = False,
 ) -> Caption:
     """Return a text as the caption of one image of regions (1, L, D), with the looks it would have been said with.
 
+    With `heads` these are the looks of every layer and head too.
     Probabilities are those of the words after each other. A word that the model does not know has the probability 0,
     and is read as the marker of unknown words, whose probability counts in `log_prob`.
     """
@@ -48,10 +57,13 @@ def force_caption(
         outputs.alpha[0, 0, :-1].float().cpu().numpy().reshape(-1, *grid),
         outputs.beta[0, 0, :-1].float().mean(dim=-1).cpu().numpy().clip(0, 1).astype(np.float32),
         geometry,
+        heads=all_looks(decoder, regions, [[ids[0, 0, 1:-1].tolist()]], grid)[0][0] if heads else None,
     )
 
 
-def force_images(model: Captioner, sources: Iterable[Source], text: str, *, workers: int = 1) -> Iterator[Result]:
+def force_images(
+    model: Captioner, sources: Iterable[Source], text: str, *, workers: int = 1, heads: bool = False
+) -> Iterator[Result]:
     """Yield a text as the caption of each image, in order, or why the image was refused."""
 
     def force(source: Source) -> Result:
@@ -60,7 +72,9 @@ def force_images(model: Captioner, sources: Iterable[Source], text: str, *, work
         except ImageError as error:
             return Result.failed(source, error.reason)
         regions = model.encode([prepared])  # (1, L, D)
-        caption = force_caption(model.decoder, model.vocabulary, regions, prepared.geometry, model.grid, text)
+        caption = force_caption(
+            model.decoder, model.vocabulary, regions, prepared.geometry, model.grid, text, heads=heads
+        )
         return Result(source, (caption,))
 
     return map_ahead(force, sources, workers=workers, ahead=2 * workers, name="force")

@@ -170,7 +170,7 @@ def test_an_html_page_alone(place: Path) -> None:
     [
         (
             ["photos", "--kind", "grids"],
-            "kind is 'grids'; choose from grid, words, matrix, animation, samples, compare",
+            "kind is 'grids'; choose from grid, words, matrix, animation, samples, heads, compare",
         ),
         (["photos", "--kind", "compare"], "compare needs two models, not 1"),
         (["photos", "--format", "jpg"], "format is 'jpg'; choose from png, pdf, svg, gif, webp"),
@@ -178,7 +178,7 @@ def test_an_html_page_alone(place: Path) -> None:
         (["photos", "--format", "gif", "--kind", "grid"], "format gif is of kind animation, not grid"),
         (
             ["photos", "--format", "svg", "--kind", "words"],
-            "format svg is of kind grid, matrix, samples or compare, not words",
+            "format svg is of kind grid, matrix, samples, heads or compare, not words",
         ),
         (["photos", "--temperature", "2"], "temperature applies to sampling only"),
         ([], "name images, or a file of recorded captions with --from"),
