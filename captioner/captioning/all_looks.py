@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from captioner.captioning.caption import Caption
 from captioner.datasets.vocabulary import PAD, START
 from captioner.model.decoder import Decoder
+from captioner.model.regions import Regions
 
 
 @torch.no_grad()
 def all_looks(
-    decoder: Decoder, regions: Tensor, captions: Sequence[Sequence[Sequence[int]]], grid: tuple[int, int]
+    decoder: Decoder, regions: Tensor | Regions, captions: Sequence[Sequence[Sequence[int]]], grid: tuple[int, int]
 ) -> list[list[NDArray[np.float32]]]:
     """Return the weights (T, layers, heads, rows, columns) of all layers and heads for the captions of each image.
 
@@ -34,3 +37,9 @@ def all_looks(
         [looks[image, place, : len(words)].copy() for place, words in enumerate(each)]
         for image, each in enumerate(captions)
     ]
+
+
+def with_heads(caption: Caption, looks: NDArray[np.float32]) -> Caption:
+    """Return a caption that knows the looks (T, layers, heads, rows, columns), of which it may see a part only."""
+    rows, columns = caption.attention.shape[1:]
+    return replace(caption, heads=looks[..., :rows, :columns])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,9 @@ class Caption:
     words: tuple[str, ...]
     probabilities: NDArray[np.float32]  # (T,), of each word
     log_prob: float  # of all words and the end marker
-    attention: NDArray[np.float32]  # (T, rows, columns), each word's weights sum to one
+    attention: NDArray[np.float32]  # (T, rows, columns), or (T, 1, boxes); each word's weights sum to one
     beta: NDArray[np.float32]  # (T,), 0..1, how much of the context each word let in
-    geometry: Geometry  # where the grid lies on the original pixels
+    geometry: Geometry  # where the grid or the boxes lie on the original pixels
     source: ImageSource | None = None  # what it was made of
     heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
 
@@ -46,6 +46,9 @@ class Caption:
         shape = self.attention.shape
         if len(shape) != 3 or shape[0] != count or 0 in shape[1:]:
             raise ValueError(f"attention has the shape {shape}; {count} words need ({count}, rows, columns)")
+        boxes = self.geometry.boxes
+        if boxes is not None and shape[1:] != (1, len(boxes)) and count:
+            raise ValueError(f"attention has the shape {shape}; {len(boxes)} boxes need ({count}, 1, {len(boxes)})")
         _check_weights("attention", self.attention)
         if self.heads is not None:
             rest = self.heads.shape[1:]
@@ -76,7 +79,7 @@ class Caption:
             if self.heads is not None:
                 values["heads"] = self.heads.astype(float).round(_GRID_DECIMALS).tolist()
             values["beta"] = [_round(value) for value in self.beta.tolist()]
-            values["geometry"] = {**asdict(self.geometry), "box": list(self.geometry.box)}
+            values["geometry"] = self.geometry.to_dict()
         return values
 
     @classmethod
@@ -85,11 +88,7 @@ class Caption:
 
         A caption without words has a grid of one cell, since its values do not tell it.
         """
-        geometry = values["geometry"]
-        width, height = int(geometry["width"]), int(geometry["height"])
-        left, top, right, bottom = map(float, geometry["box"])
-        if width < 1 or height < 1 or not (left < right and top < bottom):
-            raise ValueError(f"its geometry is {geometry}")
+        geometry = Geometry.from_dict(values["geometry"])
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
         heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
@@ -100,7 +99,7 @@ class Caption:
             float(values["log_prob"]),
             attention if words else attention.reshape(0, 1, 1),
             np.asarray(values["beta"], dtype=np.float32),
-            Geometry(width, height, (left, top, right, bottom), bool(geometry["flipped"])),
+            geometry,
             source,
             heads,
         )

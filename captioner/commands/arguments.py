@@ -177,7 +177,9 @@ def add_encoder_arguments(parser: Any) -> None:
     group.add_argument(
         "--layer", metavar="strideN", help="the layer that gives regions, such as stride16 (default: last)"
     )
-    group.add_argument("--fit", choices=FITS, help="make images square by cropping or squashing (default: squash)")
+    group.add_argument(
+        "--fit", choices=FITS, help="make images square: squash, crop, or pad with masked cells (default: squash)"
+    )
     group.add_argument(
         "--weights", metavar="W", default=default.weights, help=f"{', '.join(WEIGHTS)}, or a safetensors file"
     )
@@ -204,6 +206,29 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
             bar.update(done - bar.n)
 
         yield show
+
+
+def add_features_argument(parser: Any) -> None:
+    """Add --features."""
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="DIR",
+        help="read regions from caches here that fit a model",
+    )
+
+
+def with_features(model: Captioner, features: Path | None) -> Captioner:
+    """Return a model that reads regions from the cache below a folder that is of its encoder, where one is named."""
+    if features is None:
+        return model
+    from captioner.evaluation.model_captions import SplitCaptioner, open_cache
+
+    cache = open_cache(features, model.encoder_identity)
+    if cache is None:
+        say(f"{model.name}: no regions of its encoder in {features}; images are encoded")
+        return model
+    return SplitCaptioner(model, [], cache)
 
 
 def add_model_argument(parser: Any, *, several: str | None = None, default: str = DEFAULT) -> None:

@@ -20,6 +20,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_features_argument,
     add_model_argument,
     add_search_arguments,
     add_setting,
@@ -31,6 +32,7 @@ from captioner.commands.arguments import (
     read_search,
     say,
     search_beside_encoding,
+    with_features,
 )
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
@@ -58,6 +60,7 @@ def add_caption(commands: Any) -> None:
     parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
     add_model_argument(parser)
+    add_features_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
     add_setting(parser, "workers")
@@ -122,6 +125,7 @@ def run_caption(options: argparse.Namespace) -> int:
 
     threads = cores_per_process()
     model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:

@@ -25,6 +25,7 @@ from captioner.model.checkpoint_files import check_plain, deserialise, read_fold
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, telling_settings
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import encoder_of
 
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
 
@@ -92,7 +93,9 @@ class Checkpoint:
 
     def build_encoder(self, *, progress: bool = False) -> Encoder:
         """Return the encoder that the model was trained on, frozen; `progress` shows downloads on stderr."""
-        if self.encoder_weights is None:
+        if self.encoder.is_imported:
+            encoder = encoder_of(self.encoder_identity)
+        elif self.encoder_weights is None:
             encoder = load_encoder(self.encoder, progress=progress)
         else:
             encoder = _rebuild_encoder(self.encoder, self.encoder_weights, progress=progress)

@@ -11,6 +11,7 @@ from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
+IMPORTED = "imported/"  # before the name of regions that were imported
 WEIGHTS_SUFFIX = ".safetensors"
 MODES = ("soft", "hard", "gumbel", "local", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
@@ -79,8 +80,10 @@ class EncoderConfig:
     patches beside the class token. `weights` are those it was published with ("imagenet", whatever it was trained on),
     "random", or a safetensors file.
 
-    A `name` package.module:function is a function outside of this package that takes a stride, or None, and `weights`,
-    and returns a `Backbone`; see `captioner.model.extensions`.
+    `fit` is "squash", "crop" or "pad", see `Preprocessing`. A `name` package.module:function is a function outside of
+    this package that takes a stride, or None, and `weights`, and returns a `Backbone`; see
+    `captioner.model.extensions`. A name imported/NAME stands for regions that `captioner features --import` has put
+    into a cache; nothing else can then be set.
     """
 
     name: str = "efficientnet-lite2"
@@ -99,6 +102,13 @@ class EncoderConfig:
         if self.weights not in WEIGHTS and not self.weights.endswith(WEIGHTS_SUFFIX):
             choices = f"{', '.join(WEIGHTS)}, or name a {WEIGHTS_SUFFIX} file"
             raise ValueError(f"encoder weights is {self.weights!r}; choose from {choices}")
+        if self.is_imported and (self.size, self.layer, self.fit, self.weights) != (None, None, None, "imagenet"):
+            raise ValueError(f"encoder name is {self.name!r}; imported regions have no size, layer, fit or weights")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the regions come from a file and not from an encoder."""
+        return self.name.startswith(IMPORTED)
 
 
 @dataclass(frozen=True)

@@ -30,19 +30,20 @@ class TwoLayerTextbook(Textbook):
         self.T_mean, self.T_language = nn.Linear(D, 4 * n, bias=False), nn.Linear(n, 4 * n, bias=False)
         self.U_attention, self.U_h = nn.Linear(n, 4 * n), nn.Linear(n, 4 * n, bias=False)
 
-    def start(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def start(self, a: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         """Return h_0 and c_0 (C, 2, n), zero."""
         zeros = a.new_zeros(len(a), 2, self.T_h.in_features)  # (C, 2, n)
         return zeros, zeros
 
     def step(
-        self, a: Tensor, h: Tensor, c: Tensor, y: Tensor, phi: Phi = soft
+        self, a: Tensor, there: Tensor, h: Tensor, c: Tensor, y: Tensor, phi: Phi = soft
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Read the words y (C,): return logits (C, K), alpha and the weights used (C, L), and the new h and c."""
         (h_1, h_2), (c_1, c_2) = h.unbind(dim=1), c.unbind(dim=1)  # each (C, n)
-        Ey, mean = self.E(y), a.mean(dim=1)  # (C, m), (C, D)
+        Ey = self.E(y)  # (C, m)
+        mean = (a * there.unsqueeze(2)).sum(dim=1) / there.sum(dim=1, keepdim=True)  # (C, D)
         h_1, c_1 = cell(self.T_y(Ey) + self.T_mean(mean) + self.T_language(h_2) + self.T_h(h_1), c_1)
-        alpha = self.attend(a, h_1)  # (C, L): by the hidden state that has read the word
+        alpha = self.attend(a, h_1, there)  # (C, L): by the hidden state that has read the word
         weights = phi(alpha)  # (C, L)
         z = self.context(a, h_1, weights)  # (C, D)
         h_2, c_2 = cell(self.T_z(z) + self.U_attention(h_1) + self.U_h(h_2), c_2)

@@ -90,6 +90,7 @@ class Recipe:
                 "(epochs + self_critical.epochs)"
             )
         check_parts(self.decoder, self.attention)
+        self._check_imported()
         width, score = self.decoder.regions, self.attention.score
         compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
         if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
@@ -99,6 +100,18 @@ class Recipe:
             )
         if self.attention.heads and width % self.attention.heads:
             raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
+
+    def _check_imported(self) -> None:
+        """Raise ValueError for what imported regions cannot do: they are boxes in no grid, and come from no encoder."""
+        if not self.encoder.is_imported:
+            return
+        wrong = {
+            "batches.flips is true": self.batches.flips,
+            f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
+            "attention.mode is local": self.attention.mode == "local",
+        }
+        if found := next((what for what, is_so in wrong.items() if is_so), None):
+            raise ValueError(f"{found}; it cannot be with the regions {self.encoder.name}, which were imported")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:

@@ -14,8 +14,9 @@ from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_trainin
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import find_imported
 from captioner.processes import Processes
-from captioner.training.data import Progress, TrainingData, prepare_data
+from captioner.training.data import Progress, TrainingData, cache_root, prepare_data
 from captioner.training.learner import Learner
 from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
@@ -106,6 +107,8 @@ def original_encoder(recipe: Recipe) -> Encoder:
 
 
 def _new_encoder(recipe: Recipe) -> Encoder:
+    if recipe.encoder.is_imported:
+        return find_imported(cache_root(recipe.data[0]), recipe.encoder.name)
     torch.manual_seed(recipe.seed)  # where its weights start at random
     return load_encoder(recipe.encoder)
 

@@ -35,7 +35,7 @@ from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
 from captioner.model.search.beam import beam_search
 from captioner.model.search.next_words import next_word_scores
-from captioner.model.textbook import Textbook
+from captioner.model.textbook import Textbook, all_there
 from captioner.threads import available_cores, map_ahead
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D
@@ -101,13 +101,14 @@ def textbook_search(page: ProjectedOnce, regions: Tensor) -> tuple[int, ...]:
     """
     beams, page.projected = CONFIG.beam, None
     a = page.encode(regions).expand(beams, -1, -1)  # (K, L, D)
-    h, c = page.start(a)  # (K, H)
+    there = all_there(a)  # (K, L)
+    h, c = page.start(a, there)  # (K, H)
     captions = torch.full((beams, 1), START)  # (K, t + 1)
     totals = torch.full((beams,), -math.inf)
     totals[0] = 0
     finished: list[tuple[float, tuple[int, ...]]] = []
     for length in range(CONFIG.maximum_length + 1):
-        logits, _, _, h, c = page.step(a, h, c, captions[:, -1])  # (K, V)
+        logits, _, _, h, c = page.step(a, there, h, c, captions[:, -1])  # (K, V)
         scores = totals.unsqueeze(1) + next_word_scores(logits.unsqueeze(0), captions[None, :, 1:], CONFIG)[0]
         tops, places = scores.flatten().topk(2 * beams)
         going: list[tuple[float, int, int]] = []

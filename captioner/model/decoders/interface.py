@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from captioner.model.attention import Attention
 from captioner.model.config import DecoderConfig
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 
 
 class DecoderInputs(ABC):
@@ -92,7 +93,7 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def start(
-        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+        self, regions: Tensor | Regions, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
 
@@ -134,14 +135,18 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
+        self,
+        regions: Tensor | Regions,
+        caption_ids: Tensor,
+        randomness: Randomness | None = None,
+        mask: Tensor | None = None,
     ) -> Outputs:
         """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read.
 
         With a mask (B, N, T), only words where it is True are scored, and little else is read.
         """
 
-    def all_looks(self, regions: Tensor, caption_ids: Tensor) -> Tensor:
+    def all_looks(self, regions: Tensor | Regions, caption_ids: Tensor) -> Tensor:
         """Return the weights of every layer and head for the T words of captions, (B, N, T, layers, heads, L).
 
         A decoder that looks once for each word has one of each: alpha.

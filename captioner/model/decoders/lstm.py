@@ -17,6 +17,7 @@ from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions, mean_region
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,11 @@ class LSTMDecoder(Decoder):
             self.output.bias.zero_()
 
     def start(
-        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+        self, regions: Tensor | Regions, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
         prepared = self._prepare(regions, randomness)
-        mean = prepared.features.matrix.mean(dim=1)  # (B, R)
+        mean = mean_region(prepared.features.matrix, prepared.mask)  # (B, R)
         zeros = mean.new_zeros(len(mean), self.config.hidden)
         hidden = self.initial_hidden(mean) if self.initial_hidden is not None else zeros  # (B, H)
         cell = self.initial_memory(mean) if self.initial_memory is not None else zeros  # (B, H)
@@ -95,12 +96,13 @@ class LSTMDecoder(Decoder):
         state = State((at_least_single(hidden).unsqueeze(1), at_least_single(cell).unsqueeze(1)))  # (B, 1, H)
         return inputs, state.expand(captions)
 
-    def _prepare(self, regions: Tensor, randomness: Randomness | None) -> PreparedRegions:
+    def _prepare(self, regions: Tensor | Regions, randomness: Randomness | None) -> PreparedRegions:
         """Return what attention needs of regions (B, L, D)."""
-        projected: Tensor = self.project(regions)  # (B, L, R)
+        regions = Regions.of(regions)
+        projected: Tensor = self.project(regions.present())  # (B, L, R)
         if randomness is not None:
             projected = randomness.dropout(projected, self.config.region_dropout)
-        return self.attention.prepare(projected, randomness and randomness.looks)
+        return self.attention.prepare(projected, randomness and randomness.looks, regions.mask)
 
     def _word_gates(self) -> WordGates | None:
         return None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
@@ -194,7 +196,11 @@ class LSTMDecoder(Decoder):
         return scores
 
     def forward(
-        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
+        self,
+        regions: Tensor | Regions,
+        caption_ids: Tensor,
+        randomness: Randomness | None = None,
+        mask: Tensor | None = None,
     ) -> Outputs:
         """Read captions (B, N, T + 1) and score each next word, all but the last word of each being read.
 

@@ -21,6 +21,7 @@ from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedW
 from captioner.model.kernels.lstm import WordGates
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 
 LONGEST = 128  # words that learned positions are for, the start marker included
 
@@ -31,12 +32,13 @@ class TransformerInputs(DecoderInputs):
 
     keys: tuple[Tensor, ...]  # each (B, heads, H / heads, L)
     values: tuple[Tensor, ...]  # each (B, heads, L, H / heads)
+    mask: Tensor | None  # (B, L) bool: which regions there are; None: all
     words: WordGates | None  # where nothing learns
 
     def select(self, index: Tensor) -> TransformerInputs:
         """Return the inputs of some images only."""
         keys, values = (tuple(each[index] for each in tensors) for tensors in (self.keys, self.values))
-        return TransformerInputs(keys, values, self.words)
+        return TransformerInputs(keys, values, self.mask[index] if self.mask is not None else None, self.words)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class _Reading:
 
     shape: tuple[int, int, int]  # B, N, S
     mask: Tensor | None  # (B, N, S)
+    regions: Tensor | None  # (B, L) bool: which regions there are; None: all
     randomness: Randomness | None
 
     def pack(self, words: Tensor) -> Tensor:
@@ -97,7 +100,7 @@ class TransformerLayer(nn.Module):
         seen, past = self._read_words(reading.unpack(self.word_reader(self.word_norm(words))), past)
         words = words + self._drop(self.word_output(reading.pack(seen)), reading)
         query = reading.unpack(self.region_query(self.region_norm(words)))
-        context, alpha = self._look(query, keys, values)  # (B, N, S, H), (B, N, S, heads, L)
+        context, alpha = self._look(query, keys, values, reading.regions)  # (B, N, S, H), (B, N, S, heads, L)
         words = words + self._drop(self.region_output(reading.pack(context)), reading)
         words = words + self._drop(self.feed_forward(self.feed_norm(words)), reading)
         return _Layered(words, past, context, alpha)
@@ -117,11 +120,13 @@ class TransformerLayer(nn.Module):
         seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=causal)
         return seen.transpose(1, 2).reshape(batch, captions, count, -1), past
 
-    def _look(self, query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _look(self, query: Tensor, keys: Tensor, values: Tensor, there: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return what queries (B, N, S, H) see of the regions, (B, N, S, H), and their weights (B, N, S, heads, L)."""
         batch, captions, count, width = query.shape
         queries = self._heads(query.flatten(1, 2))  # (B, heads, N * S, H / heads): captions share their regions
         scores = at_least_single(queries @ keys) / math.sqrt(queries.shape[-1])  # (B, heads, N * S, L)
+        if there is not None:
+            scores = scores.masked_fill(~there[:, None, None], -math.inf)
         alpha = scores.softmax(dim=-1)
         context = (alpha.to(values.dtype) @ values).transpose(1, 2).reshape(batch, captions, count, width)
         return context, alpha.transpose(1, 2).view(batch, captions, count, self.heads, -1)
@@ -170,16 +175,17 @@ class TransformerDecoder(Decoder):
             self.positions.weight.copy_(sinusoids(torch.arange(LONGEST), self.config.hidden))
 
     def start(
-        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+        self, regions: Tensor | Regions, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
-        projected: Tensor = self.project(regions)  # (B, L, R)
+        regions = Regions.of(regions)
+        projected: Tensor = self.project(regions.present())  # (B, L, R)
         if randomness is not None:
             projected = randomness.dropout(projected, self.config.region_dropout)
         keys, values = zip(*(layer.prepare(projected) for layer in self._layers()), strict=True)
         words = None if torch.is_grad_enabled() else WordGates(self.embedding, self.from_word)
         nothing = projected.new_zeros(len(projected), 1, 2, 0, self.config.hidden)  # (B, 1, 2, 0, H)
-        return TransformerInputs(keys, values, words), State((nothing,) * len(keys)).expand(captions)
+        return TransformerInputs(keys, values, regions.mask, words), State((nothing,) * len(keys)).expand(captions)
 
     def _layers(self) -> Iterator[TransformerLayer]:
         for layer in self.layers:
@@ -213,18 +219,23 @@ class TransformerDecoder(Decoder):
         if parents is not None:
             images = torch.arange(len(parents), device=parents.device).unsqueeze(1)  # (B, 1)
             state = State(tuple(past[images, parents] for past in state.tensors), state.step)  # (B, K, 2, t, H)
-        reading = _Reading((*words.shape[:2], 1), None, randomness)
-        rows, layered, state = self._read(inputs, state, words.unsqueeze(2), reading)
+        rows, layered, state = self._read(inputs, state, words.unsqueeze(2), randomness)
         hidden, context, alpha = (each.squeeze(2) for each in (rows, layered[-1].context, layered[-1].alpha))
         alpha = alpha.mean(dim=2)  # (B, N, L)
         return Step(state, hidden, context, alpha, alpha.new_ones(*alpha.shape[:2], 1), None)
 
     def _read(
-        self, inputs: DecoderInputs, state: State, words: Tensor, reading: _Reading
+        self,
+        inputs: DecoderInputs,
+        state: State,
+        words: Tensor,
+        randomness: Randomness | None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, list[_Layered], State]:
         """Read words (B, N, S, H) through all layers: return hidden states, packed, what layers did, and the state."""
         assert isinstance(inputs, TransformerInputs)
-        count = words.shape[2]
+        batch, captions, count, _ = words.shape
+        reading = _Reading((batch, captions, count), mask, inputs.mask, randomness)
         rows = reading.pack(words + self._places(state.step, count, words))
         layered: list[_Layered] = []
         for each in zip(self._layers(), state.tensors, inputs.keys, inputs.values, strict=True):
@@ -260,7 +271,11 @@ class TransformerDecoder(Decoder):
         return scores
 
     def forward(
-        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
+        self,
+        regions: Tensor | Regions,
+        caption_ids: Tensor,
+        randomness: Randomness | None = None,
+        mask: Tensor | None = None,
     ) -> Outputs:
         """Read captions (B, N, T + 1), all words at once, and score each next word but the first.
 
@@ -273,18 +288,17 @@ class TransformerDecoder(Decoder):
         beta = alpha.new_ones(*alpha.shape[:3], 1)  # (B, N, T, 1)
         return Outputs(self._score(hidden, randomness, mask), alpha, beta, None, None)
 
-    def all_looks(self, regions: Tensor, caption_ids: Tensor) -> Tensor:
+    def all_looks(self, regions: Tensor | Regions, caption_ids: Tensor) -> Tensor:
         """Return the weights (B, N, T, layers, heads, L) of each next word, where `forward` has their mean."""
         _, layered = self._read_captions(regions, caption_ids, None, None)
         return torch.stack([each.alpha for each in layered], dim=3)
 
     def _read_captions(
-        self, regions: Tensor, caption_ids: Tensor, randomness: Randomness | None, mask: Tensor | None
+        self, regions: Tensor | Regions, caption_ids: Tensor, randomness: Randomness | None, mask: Tensor | None
     ) -> tuple[Tensor, list[_Layered]]:
         inputs, state = self.start(regions, caption_ids.shape[1], randomness)
         words = self.embed(caption_ids[:, :, :-1], randomness=randomness).projected  # (B, N, T, H)
-        reading = _Reading((*words.shape[:2], words.shape[2]), mask, randomness)
-        hidden, layered, _ = self._read(inputs, state, words, reading)
+        hidden, layered, _ = self._read(inputs, state, words, randomness, mask)
         return hidden, layered
 
 

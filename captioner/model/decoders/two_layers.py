@@ -19,6 +19,7 @@ from captioner.model.kernels.lstm import lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions, mean_region
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class TwoLayerDecoder(LSTMDecoder):
         return None
 
     def start(
-        self, regions: Tensor, captions: int = 1, randomness: Randomness | None = None
+        self, regions: Tensor | Regions, captions: int = 1, randomness: Randomness | None = None
     ) -> tuple[DecoderInputs, State]:
         """Return what `step` needs of regions (B, L, D), and the state before the first word of N captions each."""
         prepared = self._prepare(regions, randomness)
-        mean = prepared.features.matrix.mean(dim=1, keepdim=True)  # (B, 1, R)
+        mean = mean_region(prepared.features.matrix, prepared.mask).unsqueeze(1)  # (B, 1, R)
         inputs = TwoLayerInputs(
             prepared,
             SharedMatrix(self.from_hidden.weight.t()),

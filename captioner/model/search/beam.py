@@ -17,6 +17,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample
@@ -27,7 +28,7 @@ LEAVE = 8  # one image in so many must be finished before it pays to make the ba
 
 
 def search(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
@@ -40,7 +41,9 @@ def search(
     return beam_search(decoder, regions, config, best)
 
 
-def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1) -> list[list[Hypothesis]]:
+def beam_search(
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1
+) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
     Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
@@ -75,7 +78,7 @@ class _GroupChoice:
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
-    def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig, best: int) -> None:
+    def __init__(self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int) -> None:
         self.decoder, self.config, self.best = decoder, config, best
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)

@@ -13,6 +13,7 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores
 
@@ -20,7 +21,7 @@ from captioner.model.search.next_words import next_word_scores
 @torch.no_grad()
 def roll_out(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     captions: int,
     maximum_length: int,
     randomness: Randomness | None = None,
@@ -72,7 +73,7 @@ def roll_out(
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, seeds: Sequence[int], captions: int = 1
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
@@ -96,7 +97,9 @@ def sample(
     history = words.new_empty(len(regions), 1, 0)  # (b, 1, 0), then (b, N, t)
     beams = torch.arange(captions, device=regions.device).expand(len(regions), -1)  # (B, N)
     lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not finished
-    log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
+    log_probs = torch.zeros(
+        beams.shape, dtype=torch.promote_types(regions.dtype, torch.float32), device=regions.device
+    )  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
         step, logits = decoder.read(inputs, state, words)

@@ -16,6 +16,7 @@ from captioner.model.checkpoint import load_checkpoint, save_checkpoint
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
 from captioner.model.decoder import Decoder, Outputs, State, make_decoder
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.beam import search
 from captioner.model.search.sampling import roll_out
 
@@ -227,6 +228,42 @@ def test_images_shared_among_processes_see_the_same_numbers(kind: str) -> None:
     for rows in (slice(0, 2), slice(2, 5)):
         part = decoder(regions[rows], ids[rows], Randomness([3, 4], 5, rows))
         torch.testing.assert_close(part.logits, whole.logits[rows])
+
+
+@every_kind
+def test_what_is_missing_has_no_weight_and_no_gradient(kind: str) -> None:
+    decoder = make_kind(kind, regions=0)
+    regions, ids = make_inputs()
+    regions.requires_grad_()
+    mask = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]], dtype=torch.bool)  # (B, L)
+    outputs = decoder(Regions(regions, mask), ids)
+    assert (outputs.alpha[~mask[:, None, None].expand_as(outputs.alpha)] == 0).all()
+    outputs.logits.square().sum().backward()
+    assert (regions.grad[~mask] == 0).all()
+    assert (regions.grad[mask] != 0).any(dim=-1).all()
+    with torch.no_grad():
+        whole = decoder(Regions(regions, torch.ones_like(mask)), ids)
+        torch.testing.assert_close(whole.logits, decoder(regions, ids).logits)
+        wild = regions.masked_fill(~mask.unsqueeze(-1), torch.nan)
+        assert torch.equal(decoder(Regions(wild, mask), ids).logits, outputs.logits)
+        if kind.endswith("local"):
+            return  # the window needs the whole grid
+        for image in range(3):
+            alone = decoder(regions[image : image + 1, mask[image]], ids[image : image + 1])
+            torch.testing.assert_close(alone.logits[0], outputs.logits[image])
+
+
+@every_kind
+def test_searches_see_what_is_there_alone(kind: str) -> None:
+    decoder, (regions, _) = make_lively(kind, seed=3), make_inputs(batch=5)
+    mask = torch.ones(5, L, dtype=torch.bool)
+    mask[1:3, 2:] = False
+    config = SearchConfig(beam=3, maximum_length=6)
+    found = search(decoder, Regions(regions, mask), config)
+    again = search(decoder, Regions(regions.masked_fill(~mask.unsqueeze(-1), torch.nan), mask), config)
+    assert [best.ids for (best,) in found] == [best.ids for (best,) in again]
+    for (best,), there in zip(found, mask, strict=True):
+        assert (best.alpha[:, ~there] == 0).all()
 
 
 @every_kind
