@@ -20,9 +20,15 @@ WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "ma
 VOCABULARY = Vocabulary((*SPECIALS, *WORDS))
 
 
-def make_toy(encoder: Encoder, seed: int = 0) -> Checkpoint:
+LSTM = DecoderConfig(embedding=8, hidden=12, regions=6)
+TRANSFORMER = DecoderConfig(8, 12, 6, True, "none", False, layers=2, kind="transformer", heads=3, feed_forward=16,
+                            positions="learned")  # fmt: skip
+
+
+def make_toy(encoder: Encoder, seed: int = 0, config: DecoderConfig = LSTM) -> Checkpoint:
     """A model of 4 regions and 18 words."""
-    attention, config = AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
+    score = "scaled-dot" if config.kind == "transformer" else "additive"
+    attention = AttentionConfig(score=score, width=5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = make_decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
