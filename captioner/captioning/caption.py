@@ -34,6 +34,7 @@ class Caption:
     beta: NDArray[np.float32]  # (T,), 0..1, how much of the context each word let in
     geometry: Geometry  # where the grid or the boxes lie on the original pixels
     source: ImageSource | None = None  # what it was made of
+    heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
 
     def __post_init__(self) -> None:
         count = len(self.words)
@@ -48,9 +49,13 @@ class Caption:
         boxes = self.geometry.boxes
         if boxes is not None and shape[1:] != (1, len(boxes)) and count:
             raise ValueError(f"attention has the shape {shape}; {len(boxes)} boxes need ({count}, 1, {len(boxes)})")
-        sums = self.attention.sum(axis=(1, 2), dtype=np.float64)  # (T,)
-        if not (np.all(self.attention >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
-            raise ValueError(f"attention sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
+        _check_weights("attention", self.attention)
+        if self.heads is not None:
+            rest = self.heads.shape[1:]
+            if len(rest) != 4 or 0 in rest or (len(self.heads), *rest[2:]) != shape:
+                expected = f"({count}, layers, heads, {shape[1]}, {shape[2]})"
+                raise ValueError(f"heads has the shape {self.heads.shape}; attention of {shape} needs {expected}")
+            _check_weights("heads", self.heads)
 
     def __repr__(self) -> str:
         rows, columns = self.attention.shape[1:]
@@ -60,7 +65,8 @@ class Caption:
     def to_dict(self, *, attention: bool = True) -> dict[str, Any]:
         """Return plain values for JSON, as records hold them: rounded, with attention, gates and geometry or without.
 
-        Weights are (T, rows, columns) as lists. `from_dict` makes the caption again, but for its image.
+        Weights are (T, rows, columns) as lists, and those of heads, where they are known, (T, layers, heads, rows,
+        columns). `from_dict` makes the caption again, but for its image.
         """
         values: dict[str, Any] = {
             "text": self.text,
@@ -70,6 +76,8 @@ class Caption:
         }
         if attention:
             values["attention"] = self.attention.astype(float).round(_GRID_DECIMALS).tolist()
+            if self.heads is not None:
+                values["heads"] = self.heads.astype(float).round(_GRID_DECIMALS).tolist()
             values["beta"] = [_round(value) for value in self.beta.tolist()]
             values["geometry"] = self.geometry.to_dict()
         return values
@@ -83,6 +91,7 @@ class Caption:
         geometry = Geometry.from_dict(values["geometry"])
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
+        heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
         return cls(
             str(values["text"]),
             words,
@@ -92,6 +101,7 @@ class Caption:
             np.asarray(values["beta"], dtype=np.float32),
             geometry,
             source,
+            heads,
         )
 
     def open_source(self) -> Image.Image:
@@ -117,6 +127,13 @@ class Caption:
         from captioner.figures.notebook import caption_html
 
         return caption_html(self)
+
+
+def _check_weights(name: str, weights: NDArray[np.float32]) -> None:
+    """Raise ValueError unless weights (..., rows, columns) are positive and sum to one."""
+    sums = weights.sum(axis=(-2, -1), dtype=np.float64)  # (...)
+    if not (np.all(weights >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
+        raise ValueError(f"{name} sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
 
 
 def _round(value: float) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
+from captioner.captioning.all_looks import all_looks, with_heads
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
@@ -135,7 +136,8 @@ class Captioner:
         (3, height, width), of uint8, 0..255, or floats, 0..1. The first that cannot be read raises `ImageError`.
         `n_best` gives a list of so many captions for each image, the best first, fewer where groups of beams find the
         same. The settings of the search (see `SearchConfig`) are `beam` and `groups`, or `sample=True` with
-        `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time.
+        `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time. With
+        `heads=True` a caption has the weights of every layer and head too.
         """
         options = make_options(n_best=n_best, **settings)
         several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
@@ -165,12 +167,20 @@ class Captioner:
         `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
         """
         found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds)
-        return [
+        captions = [
             [
                 make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))
                 for hypothesis in hypotheses
             ]
             for hypotheses, geometry in zip(found, geometries, strict=True)
+        ]
+        if not options.heads:
+            return captions
+        words = [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in found]
+        looks = all_looks(self.decoder, self.masked(regions, geometries), words, self.grid)
+        return [
+            [with_heads(caption, heads) for caption, heads in zip(*each, strict=True)]
+            for each in zip(captions, looks, strict=True)
         ]
 
     def masked(self, regions: Tensor, geometries: Sequence[Geometry]) -> Regions:

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,7 @@ def run_overlay(options: argparse.Namespace) -> int:
     _check(options)
     captioning = read_search(options)
     drawing = _drawing(options)
+    captioning = replace(captioning, heads="heads" in drawing.kinds)
     results, total = _from_records(options) if options.records else _from_models(options, captioning)
     options.out.mkdir(parents=True, exist_ok=True)
     work = _Work(options, drawing)
@@ -206,7 +208,7 @@ def _captions(
         return caption_sources(model, sources, captioning)
     from captioner.captioning.teacher_forcing import force_images
 
-    return force_images(model, sources, text)
+    return force_images(model, sources, text, heads=captioning.heads)
 
 
 def _join(results: tuple[Result, ...]) -> Result:

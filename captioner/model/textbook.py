@@ -1,8 +1,8 @@
 """READ THIS FIRST. Show, Attend and Tell (Xu et al., 2015) on one page: the paper's letters, its equation numbers.
 
 Plain torch, and slow: a row for each of C captions, each with a copy of its image's regions, one step after the
-other up to the longest caption. `attention.py`, `decoder.py` and `losses.py` are the same model made fast; tests hold
-them to this page, values and gradients (`tests/model/test_textbook.py`).
+other up to the longest caption. `attention.py`, `decoders/lstm.py` and `losses.py` are the same model made fast; tests
+hold them to this page, values and gradients (`tests/model/test_textbook.py`).
 
     a      (C, L, D)   annotation vectors: the L regions that the encoder sees
     there  (C, L)      which of them there are, where images have fewer than L; the paper's always have all
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.scores import AdditiveScore
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Textbook(nn.Module):
 
     Without `deep_output`, words are scored by the hidden state alone. `A` is the width of the attention's tanh layer.
     """
+
+    layers = 1
 
     def __init__(self, D: int, m: int, n: int, K: int, A: int, *, gate: int = 1, deep_output: bool = True) -> None:
         super().__init__()
@@ -128,8 +130,10 @@ class Textbook(nn.Module):
         return logits, alpha, s
 
     @classmethod
-    def from_decoder(cls, decoder: Decoder) -> Self:
+    def from_decoder(cls, decoder: LSTMDecoder) -> Self:
         """Return the page on the layers of a decoder, not copies: both have one set of weights and gradients."""
+        if decoder.config.layers != cls.layers:
+            raise ValueError(f"decoder.layers is {decoder.config.layers}; this textbook has {cls.layers}")
         config, attention, score = decoder.config, decoder.attention.config, decoder.attention.score
         known = attention.mode in ("soft", "hard") and type(score) is AdditiveScore and not attention.heads
         if not known:

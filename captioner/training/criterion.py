@@ -66,7 +66,7 @@ class Criterion:
         self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
     ) -> tuple[Tensor, Numbers]:
         """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE."""
-        hard = self.decoder.attention.config.mode == "hard"
+        hard = self.recipe.attention.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
             numbers = dict.fromkeys(TEACHER_FORCING, 0.0)
             if hard:

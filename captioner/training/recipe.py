@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,
@@ -89,9 +89,11 @@ class Recipe:
                 f"tuning.from_epoch is {self.tuning.from_epoch}; training ends with epoch {last} "
                 "(epochs + self_critical.epochs)"
             )
+        check_parts(self.decoder, self.attention)
         self._check_imported()
         width, score = self.decoder.regions, self.attention.score
-        if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
+        compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
+        if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
             raise ValueError(
                 f"attention.score is {score!r}; it needs decoder.regions and decoder.hidden to be equal, "
                 f"not {width} and {self.decoder.hidden}; or choose general"

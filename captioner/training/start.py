@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import find_imported
@@ -76,7 +76,7 @@ def start_run(
     )
     torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
     words = len(data.vocabulary)
-    decoder = Decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
+    decoder = make_decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
     if checkpoint is not None:
         _load_weights(decoder, checkpoint, str(source))
     learner = Learner(recipe, decoder, encoder, processes, device)

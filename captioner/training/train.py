@@ -163,7 +163,8 @@ class _Training:
     def _step(self, plan: EpochPlan, batch: Batch, regions: Regions) -> Numbers:
         learner, step = self.learner, self.position.step
         total = self.recipe.epochs * self.plan_lengths.get(False, 0)
-        learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
+        if learner.decoder.attention is not None:
+            learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self.rewards is None:

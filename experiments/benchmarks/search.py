@@ -30,7 +30,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, START
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
 from captioner.model.search.beam import beam_search
@@ -43,7 +43,7 @@ CONFIG = SearchConfig(beam=5)
 Found = list[tuple[int, ...]]
 
 
-def make_decoder() -> Decoder:
+def make_decoder() -> LSTMDecoder:
     """Return a decoder of the default sizes whose captions come out about eleven words long.
 
     Larger weights between word, state and words make the words follow from image and history, about as sure as a
@@ -51,7 +51,7 @@ def make_decoder() -> Decoder:
     amount with every word, and its output adds to the score of the end marker alone.
     """
     torch.manual_seed(0)
-    decoder = Decoder(DecoderConfig(), AttentionConfig(), WORDS, WIDTH, GRID).eval()
+    decoder = LSTMDecoder(DecoderConfig(), AttentionConfig(), WORDS, WIDTH, GRID).eval()
     hidden = decoder.config.hidden
     assert decoder.output_context is not None
     with torch.no_grad():
@@ -127,18 +127,18 @@ def textbook_search(page: ProjectedOnce, regions: Tensor) -> tuple[int, ...]:
     return max(finished)[1]
 
 
-def search_textbook(decoder: Decoder, regions: Tensor) -> Found:
+def search_textbook(decoder: LSTMDecoder, regions: Tensor) -> Found:
     """Return the captions of B images, one after the other by the textbook."""
     page = ProjectedOnce.from_decoder(decoder)
     return [textbook_search(page, image) for image in torch.split(regions, 1)]
 
 
-def search_batches(decoder: Decoder, size: int, regions: Tensor) -> Found:
+def search_batches(decoder: LSTMDecoder, size: int, regions: Tensor) -> Found:
     """Return the captions of B images, so many at a time."""
     return [best.ids for part in torch.split(regions, size) for (best,) in beam_search(decoder, part, CONFIG)]
 
 
-def search_side_by_side(decoder: Decoder, size: int, regions: Tensor) -> Found:
+def search_side_by_side(decoder: LSTMDecoder, size: int, regions: Tensor) -> Found:
     """Return the captions of B images, so many at a time on each core, as `caption_sources` does on a large machine.
 
     Each search has one thread: threads that share an operation wait for each other at the end of it.

@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model import losses, textbook
 from captioner.model.config import MODES, SCORES, AttentionConfig, DecoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions, mean_region
 from captioner.model.search.beam import beam_search, search
@@ -24,11 +24,11 @@ MASK = torch.tensor([[1, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]]
 EVERY = [(mode, score, 0) for mode in MODES for score in SCORES] + [("soft", "additive", 2), ("none", "additive", 3)]
 
 
-def make(mode: str = "soft", score: str = "additive", heads: int = 0, **attention: object) -> Decoder:
+def make(mode: str = "soft", score: str = "additive", heads: int = 0, **attention: object) -> LSTMDecoder:
     torch.manual_seed(0)
     config = DecoderConfig(5, 6, 6, dropout=0.2)
     settings = AttentionConfig(mode, score, width=3, heads=heads, **attention)  # type: ignore[arg-type]
-    decoder = Decoder(config, settings, V, D, GRID).double()
+    decoder = LSTMDecoder(config, settings, V, D, GRID).double()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(3)  # lively
@@ -44,7 +44,7 @@ def make_batch() -> tuple[Tensor, Tensor]:
     return features, ids
 
 
-def loss_of(decoder: Decoder, regions: Tensor | Regions, ids: Tensor, randomness: Randomness | None) -> Tensor:
+def loss_of(decoder: LSTMDecoder, regions: Tensor | Regions, ids: Tensor, randomness: Randomness | None) -> Tensor:
     """Return a loss with every part: cross entropy, penalty, and the surrogate of hard attention."""
     outputs = decoder(regions, ids, randomness)
     words = torch.ones_like(ids[:, :, 1:], dtype=torch.bool)

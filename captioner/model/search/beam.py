@@ -1,7 +1,8 @@
 """Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
-that go on from the same one share its look at them. An image whose best captions are certain leaves the batch.
+that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves
+the batch.
 """
 
 from __future__ import annotations
@@ -95,9 +96,7 @@ class _Beams:
 
     def advance(self) -> None:
         """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
-        words = self.decoder.embed(self.words, self.inputs)  # (b, K)
-        step = self.decoder.step(self.inputs, self.state, words.gates, parents=self.parents)
-        logits = self.decoder.logits(words.vectors, step.state.hidden, step.context)  # (b, K, V)
+        step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
         scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
         stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
         if bool(stuck.any()):

@@ -44,9 +44,7 @@ def roll_out(
     finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
@@ -104,9 +102,7 @@ def sample(
     )  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
