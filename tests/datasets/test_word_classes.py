@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from captioner.evaluation.analysis.object_names import CATEGORIES
-from captioner.evaluation.analysis.word_classes import _LISTS, CLASSES, word_class
+from captioner.datasets.object_names import CATEGORIES
+from captioner.datasets.word_classes import _LISTS, CLASSES, word_class
 
 
 @pytest.mark.parametrize(
