@@ -89,6 +89,8 @@ class Recipe:
                 f"tuning.from_epoch is {self.tuning.from_epoch}; training ends with epoch {last} "
                 "(epochs + self_critical.epochs)"
             )
+        if self.attention.mode == "none" and self.loss.guide:
+            raise ValueError(f"loss.guide is {self.loss.guide}; attention.mode none has no attention to guide")
         width, score = self.decoder.regions, self.attention.score
         if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
             raise ValueError(

@@ -66,23 +66,31 @@ class LossConfig:
 
     `reduction` of the cross entropy is the sum over a caption's words, as in the paper, or the mean over words;
     `smoothing` is the share of each target that is spread over all words. `penalty` weighs the doubly stochastic
-    penalty, whose `penalty_reduction` over regions is the paper's sum or their mean. Only hard attention has the rest:
-    `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the samples, both against a sum over
-    words and as much less where that is a mean, and `baseline_decay` is how much of the moving baseline stays after a
-    batch.
+    penalty, whose `penalty_reduction` over regions is the paper's sum or their mean.
+
+    Two more need the boxes of objects, 0 leaves them out. `guide` weighs what draws attention to an object at the words
+    that name it: minus the logarithm of the weight inside its boxes, reduced as the cross entropy is. `objects` weighs
+    a second task, in which each region says which categories lie on it; it makes regions better where the encoder is
+    trained too.
+
+    Only hard attention has the rest: `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the
+    samples, both against a sum over words and as much less where that is a mean, and `baseline_decay` is how much of
+    the moving baseline stays after a batch.
     """
 
     reduction: str = "mean"
     smoothing: float = 0.1
     penalty: float = 1.0
     penalty_reduction: str = "mean"
+    guide: float = 0.0
+    objects: float = 0.0
     entropy: float = 0.002
     reward_scale: float = 0.1
     baseline_decay: float = 0.9
 
     def __post_init__(self) -> None:
         check_choices("loss", self, reduction=REDUCTIONS, penalty_reduction=REDUCTIONS)
-        check_least("loss", self, penalty=0, entropy=0)
+        check_least("loss", self, penalty=0, guide=0, objects=0, entropy=0)
         check_positive("loss", self, "reward_scale")
         check_shares("loss", self, "smoothing", "baseline_decay")
 
@@ -205,7 +213,10 @@ class SelfCriticalConfig:
     a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples. What
     is sampled and learned is the distribution at a `temperature`: after label smoothing that at 1 is so flat that
     training would first of all learn to say less. The score is CIDEr-D, 0 to 10, and so many times (`bleu_weight`) the
-    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1.
+    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1, minus `repeats` for each content word that is said again.
+
+    `cross_entropy` weighs the loss of the first stage, with all its parts, of one reference caption of each image,
+    drawn anew at each epoch: it keeps the grammar that rewards alone unlearn. 0 leaves it out.
     """
 
     epochs: int = 0
@@ -214,10 +225,12 @@ class SelfCriticalConfig:
     baseline: str = "mean"
     temperature: float = 1.0
     bleu_weight: float = 0.0
+    repeats: float = 0.0
+    cross_entropy: float = 0.0
 
     def __post_init__(self) -> None:
         check_choices("self_critical", self, baseline=BASELINES)
-        check_least("self_critical", self, epochs=0, samples=1, bleu_weight=0)
+        check_least("self_critical", self, epochs=0, samples=1, bleu_weight=0, repeats=0, cross_entropy=0)
         check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(

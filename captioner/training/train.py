@@ -28,6 +28,7 @@ from captioner.training.checkpoints import CheckpointWriter
 from captioner.training.criterion import Numbers
 from captioner.training.data import read_batches
 from captioner.training.listener import Listener
+from captioner.training.objects import BatchObjects, ObjectFinder
 from captioner.training.recipe import Recipe
 from captioner.training.regions import Inputs, RegionReader
 from captioner.training.rewards import Rewards
@@ -103,6 +104,10 @@ class _Training:
         self.checkpoints = CheckpointWriter(recipe, start, run, processes)
         if processes.is_first:
             run.begin(recipe, start.log_bytes)
+        self.objects: ObjectFinder | None = None
+        if self.data.boxes is not None:
+            preprocessing, grid = self.encoder.preprocessing, self.encoder.grid
+            self.objects = ObjectFinder(self.data.boxes, self.data.vocabulary, preprocessing, grid)
         self.rewards: Rewards | None = None
         self.warned = False  # of attention that has collapsed
         self.plan_lengths: dict[bool, int] = {}
@@ -130,9 +135,15 @@ class _Training:
         return Outcome(recipe.validation.metric, self.position.best, self.run.best, self.position.step)
 
     def _plan(self, epoch: int) -> EpochPlan:
-        critical = epoch >= self.recipe.epochs
-        samples = self.recipe.self_critical.samples if critical else 0
-        plan = EpochPlan(self.data.corpus, self.recipe.batches, self.recipe.seed, epoch, captions=samples)
+        critical, critic = epoch >= self.recipe.epochs, self.recipe.self_critical
+        plan = EpochPlan(
+            self.data.corpus,
+            self.recipe.batches,
+            self.recipe.seed,
+            epoch,
+            captions=critic.samples if critical else 0,
+            references=critical and critic.cross_entropy > 0,
+        )
         self.plan_lengths[critical] = len(plan)  # the same in every epoch of a kind
         return plan
 
@@ -147,14 +158,17 @@ class _Training:
 
     def _run_epoch(self, plan: EpochPlan, reader: RegionReader) -> None:
         rows, began = self.processes.rows(), time.monotonic()
+        finder = self.objects if not plan.sampled or plan.references is not None else None
 
-        def load(batch: Batch) -> Inputs:
-            return reader.load(batch.images[rows], batch.mirrored[rows])
+        def load(batch: Batch) -> tuple[Inputs, BatchObjects | None]:
+            images, mirrored = batch.images[rows], batch.mirrored[rows]
+            found = finder.find(images, mirrored, batch.taught[rows]) if finder is not None else None
+            return reader.load(images, mirrored), found
 
-        for batch, inputs in read_batches(plan, self.position.batch, load):
+        for batch, (inputs, objects) in read_batches(plan, self.position.batch, load):
             tensor = torch.from_numpy(inputs).to(self.device)
             regions = reader.encode(tensor) if len(tensor) else tensor.float()
-            numbers = self._step(plan, batch, regions)
+            numbers = self._step(plan, batch, regions, objects)
             ended = time.monotonic()
             self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
             began = ended
@@ -164,19 +178,20 @@ class _Training:
             if self.recipe.save_every and self.position.step % self.recipe.save_every == 0:
                 self.checkpoints.save_last(self.position)
 
-    def _step(self, plan: EpochPlan, batch: Batch, regions: Tensor) -> Numbers:
+    def _step(self, plan: EpochPlan, batch: Batch, regions: Tensor, objects: BatchObjects | None) -> Numbers:
         learner, step = self.learner, self.position.step
         total = self.recipe.epochs * self.plan_lengths.get(False, 0)
         learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self.rewards is None:
-                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, critic.bleu_weight)
-            loss, numbers = learner.self_critical_loss(batch, regions, self.rewards)
+                weights = critic.bleu_weight, critic.repeats
+                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, *weights)
+            loss, numbers = learner.self_critical_loss(batch, regions, self.rewards, objects)
             # The encoder's is as much smaller as the decoder's.
             rates = (critic.rate, self.recipe.tuning.rate * critic.rate / self.recipe.optimiser.rate)
         else:
-            loss, numbers = learner.teacher_forcing_loss(batch, regions)
+            loss, numbers = learner.teacher_forcing_loss(batch, regions, objects)
             share = self.recipe.schedule.rate_share(step, total, len(plan))
             rates = (share * self.recipe.optimiser.rate, share * self.recipe.tuning.rate)
         return learner.optimise(loss, numbers, rates, step, self.stop()) | {"rate": rates[0]}
