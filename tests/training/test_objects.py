@@ -148,14 +148,15 @@ def test_a_guide_pulls_nothing_where_no_word_names_an_object() -> None:
     assert not torch.allclose(gradients[0], gradients[2])
 
 
-def test_a_guide_draws_attention_into_the_boxes() -> None:
-    learner = make_learner(kind=torch.float32, scale=1.0, loss=LossConfig(guide=1.0))
+def test_attention_is_drawn_into_the_boxes_and_regions_learn_what_they_show() -> None:
+    learner = make_learner(kind=torch.float32, scale=1.0, loss=LossConfig(penalty=0.0, guide=5.0, objects=1.0))
     batch, regions = make_batch(), some_regions(kind=torch.float32)
     found = []
     for step in range(40):
         loss, numbers = learner.teacher_forcing_loss(batch, regions, find(batch))
-        found.append(learner.optimise(loss, numbers, (0.02, 0.0), step, flag=False)["guide"])
-    assert found[-1] < 0.2 * found[0]
+        found.append(learner.optimise(loss, numbers, (0.03, 0.0), step, flag=False))
+    assert found[-1]["guide"] < 0.2 * found[0]["guide"], found[-1]["guide"]
+    assert found[-1]["objects"] < 0.5 * found[0]["objects"], found[-1]["objects"]
 
 
 def test_the_second_task_by_hand() -> None:
@@ -210,6 +211,8 @@ def test_parts_of_a_batch_with_objects_add_up_to_the_whole() -> None:
                     whole = numbers
                 else:
                     sums = {name: sums.get(name, 0.0) + value for name, value in numbers.items()}
+            if batch is sampled:  # each process has its mean over the words that it drew
+                del sums["attention_entropy"], whole["attention_entropy"]
             assert sums == pytest.approx(whole, rel=1e-4, abs=1e-6)
 
 
@@ -253,7 +256,7 @@ def test_a_run_with_boxes_logs_each_part_and_its_model_keeps_no_second_task(boxe
     assert {"cross_entropy", "guide", "guided", "objects"} < first.keys()
     assert {"self_critical", "reward", "repeats", "cross_entropy", "guide", "guided", "objects"} < second.keys()
     assert all(0 < line["guided"] < 1 for line in lines if line["epoch"] == 1)
-    assert lines[0]["objects"] > lines[3]["objects"] > 0
+    assert all(line["objects"] > 0 for line in lines)
     assert any("weight.objects" in name for name in tensors_of(tmp_path / "run" / "last"))
     export_model(load_checkpoint(tmp_path / "run" / "best"), tmp_path / "model")
     assert not any("objects" in name for name in tensors_of(tmp_path / "model"))
