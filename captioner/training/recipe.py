@@ -101,6 +101,24 @@ class Recipe:
             raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
 
 
+def longer_than_run(recipe: Recipe, steps: int, rewarded: int) -> list[str]:
+    """Return what is wrong with warm-up and average in a run of so many steps of cross entropy and of rewards."""
+    found = []
+    warmup, average, total = recipe.schedule.warmup_steps(steps), recipe.optimiser.average, steps + rewarded
+    if 0 < steps < warmup:
+        found.append(
+            f"schedule.warmup is {warmup:,} steps, and there are only {steps:,}: the learning rate never reaches "
+            "optimiser.rate; a value below 1 is a share of the steps"
+        )
+    averaged = round(1 / (1 - average))
+    if average and averaged > total:
+        found.append(
+            f"optimiser.average {average} goes back over about {averaged:,} steps, and there are only {total:,}: "
+            "it goes back over a ninth of them"
+        )
+    return found
+
+
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a YAML file, over the one its `base` names, and apply overrides such as epochs=3.
 
@@ -207,7 +225,7 @@ def _check(values: dict[str, Any], source: str) -> None:
 def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
     """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind = kinds[0]
+    kind = type(value) if type(value) in kinds else kinds[0]
     if value is None and NoneType in kinds:
         return None
     if is_dataclass(kind):

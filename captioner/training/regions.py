@@ -56,7 +56,7 @@ class RegionReader:
         if len(regions) == 1 and regions.requires_grad:
             # torch 2.15: the gradient of a batch norm is wrong for one image whose gradient lies otherwise in memory.
             layout = regions.detach()
-            regions.register_hook(lambda gradient: torch.empty_like(layout).copy_(gradient))
+            regions.register_hook(lambda gradient: torch.empty_like(layout).copy_(gradient))  # type: ignore[no-untyped-call]
         return regions
 
     def _encode(self, inputs: Tensor) -> Tensor:

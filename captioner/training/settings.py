@@ -101,7 +101,8 @@ class OptimiserConfig:
 
     `rate` is the learning rate that the schedule starts from. `clip` is the largest norm of the gradient, 0 for no
     limit. `average` is the decay of a moving average of the weights, which is then what is validated and saved as the
-    best; 0 for none.
+    best; 0 for none. It goes back over about 1 / (1 - `average`) steps, but never over more than about a ninth of those
+    that there were: a short training forgets faster.
     """
 
     name: str = "adamw"
@@ -125,12 +126,13 @@ class OptimiserConfig:
 class ScheduleConfig:
     """How the learning rate changes over the training.
 
-    It rises over the first `warmup` steps. After them the cosine falls to `floor`, a share of the rate, at the end of
-    the training; step multiplies by `factor` after every so many epochs (`every`).
+    It rises over the first `warmup` steps, or over such a share of the steps where it is below 1. After them the cosine
+    falls to `floor`, a share of the rate, at the end of the training; step multiplies by `factor` after every so many
+    epochs (`every`).
     """
 
     decay: str = "cosine"
-    warmup: int = 200
+    warmup: float | int = 200
     floor: float = 0.01
     every: int = 3
     factor: float = 0.5
@@ -138,17 +140,24 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         check_choices("schedule", self, decay=DECAYS)
         check_least("schedule", self, warmup=0, every=1)
+        if self.warmup > 1 and self.warmup != int(self.warmup):
+            raise ValueError(f"schedule warmup is {self.warmup}; it is a number of steps, or a share of them below 1")
         if not 0 <= self.floor <= 1:
             raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
         if not 0 < self.factor < 1:
             raise ValueError(f"schedule factor is {self.factor}; it must be above 0 and below 1")
 
+    def warmup_steps(self, total: int) -> int:
+        """Return the steps of warm-up in a training of `total` steps."""
+        return round(self.warmup * total) if self.warmup < 1 else int(self.warmup)
+
     def rate_share(self, step: int, total: int, steps_per_epoch: int) -> float:
         """Return the share, 0..1, of the learning rate that holds at `step` (from 0) of `total`."""
-        if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
+        warmup = self.warmup_steps(total)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
         if self.decay == "cosine":
-            passed = min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+            passed = min(1.0, (step - warmup) / max(1, total - warmup))
             return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * passed)) / 2
         if self.decay == "step":
             return float(self.factor ** (step // (self.every * max(1, steps_per_epoch))))

@@ -29,7 +29,7 @@ from captioner.training.criterion import Numbers
 from captioner.training.data import read_batches
 from captioner.training.listener import Listener
 from captioner.training.objects import BatchObjects, ObjectFinder
-from captioner.training.recipe import Recipe
+from captioner.training.recipe import Recipe, longer_than_run
 from captioner.training.regions import Inputs, RegionReader
 from captioner.training.rewards import Rewards
 from captioner.training.run_folder import RunFolder
@@ -123,6 +123,10 @@ class _Training:
         """Train all epochs that are left."""
         recipe = self.recipe
         last = recipe.epochs + recipe.self_critical.epochs
+        if not self.position.step:
+            self._warn_of_lengths()
+            if recipe.start and self.position.start_score is None:
+                self._validate_start()
         while self.position.epoch < last:
             epoch = self.position.epoch
             plan = self._plan(epoch)
@@ -132,7 +136,18 @@ class _Training:
             if due:
                 self._validate(epoch, reader)
             self._finish_epoch(epoch, save=due)
+        start, best = self.position.start_score, self.position.best
+        if start is not None and best is not None and best <= start:
+            compared = f"{best:.1f} against {start:.1f}"
+            self.listener.warn(f"no epoch is better than the start: {recipe.validation.metric} {compared}")
         return Outcome(recipe.validation.metric, self.position.best, self.run.best, self.position.step)
+
+    def _warn_of_lengths(self) -> None:
+        epochs, more = self.recipe.epochs, self.recipe.self_critical.epochs
+        steps = epochs * len(self._plan(0)) if epochs else 0
+        rewarded = more * len(self._plan(epochs)) if more else 0
+        for text in longer_than_run(self.recipe, steps, rewarded):
+            self.listener.warn(text)
 
     def _plan(self, epoch: int) -> EpochPlan:
         critical, critic = epoch >= self.recipe.epochs, self.recipe.self_critical
@@ -214,11 +229,18 @@ class _Training:
 
     # ------------------------------------------------------------------------------------------------ validation
 
-    def _validate(self, epoch: int, reader: RegionReader) -> None:
-        """Score the model on every validation set, and keep it where it is the best so far."""
+    def _validate_start(self) -> None:
+        """Score the model that another run or model lent, as epoch 0."""
+        began = time.monotonic()
+        found, score = self._score(RegionReader(self.data, self.encoder))
+        self.position = replace(self.position, start_score=score)
+        if self.processes.is_first:
+            self._report(-1, found, time.monotonic() - began)
+
+    def _score(self, reader: RegionReader) -> tuple[list[Findings], float]:
+        """Return what is found on every validation set, and the mean score."""
         settings = self.recipe.validation
         search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
-        began = time.monotonic()
         found: list[Findings] = []
         try:
             with self.learner.averaged():
@@ -229,7 +251,12 @@ class _Training:
         except Stopped:
             self.checkpoints.save_last(self.position)
             raise
-        score = sum(each.scores[settings.metric] for each in found) / len(found)
+        return found, sum(each.scores[settings.metric] for each in found) / len(found)
+
+    def _validate(self, epoch: int, reader: RegionReader) -> None:
+        """Score the model on every validation set, and keep it where it is the best so far."""
+        began = time.monotonic()
+        found, score = self._score(reader)
         improved = self.position.best is None or score > self.position.best
         best = score if improved else self.position.best
         self.position = replace(self.position, best=best, waited=0 if improved else self.position.waited + 1)
