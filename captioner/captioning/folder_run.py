@@ -147,9 +147,14 @@ class _Run:
     ) -> None:
         self.folder, self.model, self.options, self.output = folder, model, options, output
         self.pictures, self.listen, self.progress = pictures, listen, progress
-        wording = output.wording.identity()
         self.origin = Origin(
-            model.digest, options.identity(), output.attention, model.name, wording, needed=output.needed
+            model.digest,
+            options.identity(),
+            output.attention,
+            options.heads,
+            name=model.name,
+            wording=output.wording.identity(),
+            needed=output.needed,
         )
         self.known = folder.read_known(self.origin, output.existing)
         self.derived = Derived(folder.path, output.naming)
@@ -164,7 +169,7 @@ class _Run:
     def caption(self, sources: Iterable[Source]) -> None:
         """Caption what is not done, and record it."""
         started = time.monotonic()
-        results = caption_sources(self.model, self._pending(sources), self.options, stamped=True)
+        results = caption_sources(self.model, self._pending(sources), self.options, stamped=self.output.stamped)
         for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
                 self._record(result)

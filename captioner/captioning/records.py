@@ -42,6 +42,7 @@ class Origin:
     model: str
     search: dict[str, Any]
     attention: bool = False
+    heads: bool = False
     name: str | None = None
     wording: dict[str, Any] = field(default_factory=dict)
     needed: bool = True
@@ -62,7 +63,10 @@ class Origin:
         for name in {**search, **self.search}:
             if search.get(name) != self.search.get(name):
                 return f"with {name} {search.get(name)}, not {self.search.get(name)}"
-        return "without attention" if self.attention and self.needed and "attention" not in record else None
+        for name, wanted in (("attention", self.attention and self.needed), ("heads", self.heads)):
+            if wanted and name not in record:
+                return f"without {name}"
+        return None
 
 
 def _model_name(record: Record) -> str:

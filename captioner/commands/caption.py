@@ -12,27 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.captioning.options import EXISTING, CaptionOptions, OutputOptions
-from captioner.captioning.outputs import FORMATS, NAMINGS
+from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines, to_line
-from captioner.captioning.wording import Wording
 from captioner.commands.arguments import (
     UsageError,
     add_command,
-    add_device_argument,
-    add_model_argument,
-    add_search_arguments,
-    add_setting,
     announce,
-    checking_usage,
     cores_per_process,
     read_device,
     read_search,
     report,
     say,
     search_beside_encoding,
+    with_features,
 )
-from captioner.commands.collection import STDIN, Collection
+from captioner.commands.caption_arguments import GALLERY, add_caption_arguments, read_output
+from captioner.commands.collection import Collection
 from captioner.commands.screen import Screen
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
@@ -46,95 +41,20 @@ if TYPE_CHECKING:
     from captioner.captioning.derived import Derived
     from captioner.captioning.folder_run import Report
 
-OVERLAYS, GALLERY = "overlays", "gallery.html"  # in --out
+OVERLAYS = "overlays"  # the folder of overlays in --out
 
 
 def add_caption(commands: Any) -> None:
     """Add `captioner caption`."""
-    parser = add_command(commands, "caption", run_caption, "caption images, a few or millions")
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH",
-        help="images, folders, tar and zip archives or glob patterns; - reads an image, or a list of paths, from "
-        "standard input",
-    )
-    parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
-    parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
-    add_model_argument(parser)
-    add_device_argument(parser)
-    add_setting(parser, "batch_size")
-    add_setting(parser, "workers")
-    parser.add_argument("--quiet", action="store_true", help="show no progress bar and, without --out, no summary")
-    searching = parser.add_argument_group("search")
-    add_setting(searching, "n_best")
-    add_search_arguments(searching)
-    add_setting(searching, "seed")
-    _add_wording_arguments(parser.add_argument_group("wording"))
-    _add_output_arguments(parser.add_argument_group("output"))
-    _add_sidecar_arguments(parser.add_argument_group("captions with the images"))
-
-
-def _add_wording_arguments(group: Any) -> None:
-    group.add_argument("--sentence", action="store_true", help="write sentences: a capital first, a full stop last")
-    group.add_argument("--prefix", default="", metavar="TEXT", help="text before every caption, as it is given")
-    group.add_argument("--suffix", default="", metavar="TEXT", help="text after every caption, as it is given")
-
-
-def _add_output_arguments(group: Any) -> None:
-    group.add_argument(
-        "-o", "--out", type=Path, metavar="DIR", help="write captions into this folder (default: print them)"
-    )
-    group.add_argument("--json", action="store_true", help="print JSON lines, see `captioner schema`; needs no --out")
-    group.add_argument(
-        "--format",
-        type=_formats,
-        default="jsonl",
-        metavar="F,...",
-        help=f"formats to write, any of {', '.join(FORMATS)}; jsonl is always written",
-    )
-    group.add_argument(
-        "--existing",
-        choices=EXISTING,
-        default="skip",
-        help="images that have captions in DIR already: keep those, replace them, or stop",
-    )
-    group.add_argument("--prune", action="store_true", help="forget images of the named folders that are gone")
-    group.add_argument("--attention", action="store_true", help="also record the attention of each word")
-    group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
-    group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
-
-
-def _add_sidecar_arguments(group: Any) -> None:
-    group.add_argument(
-        "--beside",
-        action="store_true",
-        help="write a file next to each image: txt, or those of txt and xmp in --format",
-    )
-    group.add_argument(
-        "--txt-name", choices=NAMINGS, default="full", help="name such files cat.jpg.txt, or cat.txt by the stem"
-    )
-    group.add_argument(
-        "--embed",
-        action="store_true",
-        help="put captions into JPEG and PNG files as XMP; their pixels stay as they are",
-    )
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    formats = tuple(part.strip() for part in text.split(","))
-    if unknown := next((format for format in formats if format not in FORMATS), None):
-        raise argparse.ArgumentTypeError(f"{unknown!r} is not a format; choose from {', '.join(FORMATS)}")
-    return formats
+    add_caption_arguments(add_command(commands, "caption", run_caption, "caption images, a few or millions"))
 
 
 def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
-    captioning = read_search(options)
-    output = _output_options(options)
-    _check_output(options, output)
+    captioning = replace(read_search(options), heads=options.attention == "all")
+    output = read_output(options)
     folder = find_model(options.model)
     announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     collection = Collection(
@@ -148,58 +68,12 @@ def run_caption(options: argparse.Namespace) -> int:
 
     threads = cores_per_process()
     model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
         return _fill_folder(options, model, collection, captioning, output)
     return _print_captions(options, model, collection, captioning, output)
-
-
-def _output_options(options: argparse.Namespace) -> OutputOptions:
-    needed = options.attention or options.gallery
-    # A gallery that is there is kept up to date, and shows attention.
-    has_gallery = options.out is not None and (options.out / GALLERY).exists()
-    with checking_usage():
-        return OutputOptions(
-            options.format,
-            options.existing,
-            attention=needed or has_gallery,
-            beside=options.beside,
-            naming=options.txt_name,
-            embed=options.embed,
-            prune=options.prune,
-            wording=Wording(options.sentence, options.prefix, options.suffix),
-            needed=needed,
-        )
-
-
-def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
-    """Raise UsageError where what is asked for needs a folder, or cannot be shared."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if several and STDIN in options.paths:
-        raise UsageError("only one process can read standard input; name files or folders instead")
-    if options.txt_name != "full" and not (options.beside or "txt" in output.formats or "xmp" in output.formats):
-        raise UsageError("--txt-name names text files; it needs --beside, or --format txt")
-    if options.out:
-        if options.json:
-            raise UsageError("--json prints captions; with --out they are in captions.jsonl")
-        return
-    if several:
-        raise UsageError("several processes need --out DIR, the folder that they write to")
-    besides = output.beside and set(output.formats) <= {"jsonl", "txt", "xmp"}
-    wanted = {
-        "--format": output.formats != ("jsonl",) and not besides,
-        "--existing": output.existing != "skip",
-        "--prune": options.prune,
-        "--attention": options.attention and not options.json,
-        "--overlays": options.overlays,
-        "--gallery": options.gallery,
-        "--embed": options.embed,
-    }
-    if name := next((name for name, given in wanted.items() if given), None):
-        raise UsageError(f"{name} needs --out DIR, the folder to write to")
-    if not sys.stdout.writable():
-        raise ValueError("standard output is closed, so there is nowhere to print captions; use --out DIR")
 
 
 def _print_captions(
@@ -258,7 +132,9 @@ def _table_lines(result: Result) -> list[str]:
 
 def _json_lines(model: Captioner, captioning: CaptionOptions, output: OutputOptions) -> Callable[[Result], list[str]]:
     wording = output.wording.identity()
-    origin = Origin(model.digest, captioning.identity(), output.attention, model.name, wording)
+    origin = Origin(
+        model.digest, captioning.identity(), output.attention, captioning.heads, name=model.name, wording=wording
+    )
 
     def lines(result: Result) -> list[str]:
         if result.error is not None:

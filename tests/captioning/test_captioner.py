@@ -213,11 +213,13 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
         "no_repeat": 3,
         "n_best": 1,
     }.items() <= plain.identity().items()
-    assert not {"groups", "diversity", "temperature", "top_k", "top_p", "seed"} & set(plain.identity())
+    absent = {"groups", "diversity", "content_limit", "temperature", "top_k", "top_p", "seed"}
+    assert not absent & set(plain.identity())
     assert make_options(batch_size=3, workers=9).identity() == plain.identity()
     assert make_options(groups=1).identity() == plain.identity()
     different = [make_options(beam=3), make_options(n_best=2), make_options(groups=5), make_options(sample=True)]
     different += [make_options(sample=True, seed=1), make_options(sample=True, top_k=3), make_options(groups=2)]
+    different.append(make_options(content_limit=1))
     identities = [plain.identity(), *(options.identity() for options in different)]
     assert all(one != two for number, one in enumerate(identities) for two in identities[:number])
     assert make_options(groups=2).search.beam == 6
@@ -226,6 +228,7 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
 def test_a_python_call_is_typed_for_every_setting() -> None:
     typed = get_type_hints(CaptionSettings)
     assert typed.pop("sample") is bool
+    assert typed.pop("heads") is bool
     assert typed == {name: about.type | None for name, about in SETTINGS.items() if name not in ("n_best", "workers")}
 
 
@@ -430,9 +433,9 @@ def test_results_are_plain() -> None:
     assert str(failed.error) == r"'a\nb': why"
 
 
-@pytest.mark.parametrize("count", [5, 37])
-def test_the_size_of_batches_changes_nothing_to_the_last_digit(model: Captioner, tmp_path: Path, count: int) -> None:
-    paths = write_images(tmp_path / "many", count)
+def test_the_size_of_batches_changes_nothing_to_the_last_digit(tmp_path: Path) -> None:
+    model = load("flickr8k-soft", device="cpu", threads=1)  # the order of computing depends on a model's size as well
+    paths = write_images(tmp_path / "many", 21)
     (tmp_path / "many" / "0002.jpg").write_bytes(b"junk")
 
     def plain(batch_size: int) -> list[list[dict[str, Any]]]:
@@ -440,6 +443,7 @@ def test_the_size_of_batches_changes_nothing_to_the_last_digit(model: Captioner,
         return [[caption.to_dict() for caption in result.captions] for result in results]
 
     whole = plain(64)
-    assert sum(map(bool, whole)) == count - 1
-    for size in (1, 3, 16, 20):
+    assert sum(map(bool, whole)) == 20
+    for size in (1, 7, 16):
         assert plain(size) == whole
+    model.close()
