@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch import Tensor
 from captioner.captioning.all_looks import all_looks, with_heads
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
+from captioner.captioning.pipeline import caption_items
 from captioner.datasets.vocabulary import Vocabulary, join_words
 from captioner.images.finding import find_sources
 from captioner.images.geometry import Geometry
@@ -36,30 +36,11 @@ from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, search
 from captioner.model.search.next_words import ContentWords
 from captioner.processes import choose_device
-from captioner.threads import available_cores, map_ahead
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from captioner.images.inputs import ImageInput
-
-BATCH = 64  # images encoded together, unless told otherwise
-# Images that are searched together at least, if there are so many, those of the batch before making up for what a batch
-# lacks: searches of fewer compute in another order, and the last digits of their numbers would depend on the batch.
-SEARCHED = 16
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class _Image(Generic[Item]):
-    """One image on its way: what it was given as, the seed of its samples, and what it became or why it was refused."""
-
-    item: Item
-    seed: int
-    prepared: Prepared | ImageError
-
-
-_Batch = list[_Image[Item]]
 
 
 class Captioner:
@@ -156,7 +137,7 @@ class Captioner:
         given: Sequence[ImageInput] = images if several else [images]  # type: ignore[assignment, list-item]
         items = ((to_source(image), options.image_seed(b"%d" % place)) for place, image in enumerate(given))
         found: list[list[Caption]] = []
-        for source, captions in _caption(self, items, self._prepare_picture, options):
+        for source, captions in caption_items(self, items, self._prepare_picture, options):
             if isinstance(captions, ImageError):
                 raise captions
             found.append([replace(caption, source=source) for caption in captions])
@@ -291,68 +272,9 @@ def caption_sources(
         return source, model.preprocessing.read(opened)
 
     items = ((source, options.image_seed(source.key)) for source in sources)
-    for source, captions in _caption(model, items, prepare, options):
+    for source, captions in caption_items(model, items, prepare, options):
         if isinstance(captions, ImageError):
             yield Result.failed(source, captions.reason)
         else:
             path = source.path if source.offset is None and source.contents is None else source.contents
             yield Result(source, tuple(replace(caption, source=path) for caption in captions))
-
-
-def _caption(
-    model: Captioner,
-    items: Iterable[tuple[Item, int]],
-    prepare: Callable[[Item], tuple[Item, Prepared]],
-    options: CaptionOptions,
-) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
-    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples.
-
-    `prepare` gives an item back together with what the network takes.
-    """
-    size = options.batch_size or BATCH
-
-    def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
-        item, seed = given
-        try:
-            item, prepared = prepare(item)
-            return _Image(item, seed, prepared)
-        except ImageError as error:
-            return _Image(item, seed, error.copy())  # the first one's traceback would keep the bytes alive
-
-    fillers: list[Tensor] = []  # (B, L, D), of a batch before
-
-    def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
-        good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
-        if not good:
-            return batch, None
-        parts = [model.encode(good[start : start + size]) for start in range(0, len(good), size)]
-        regions = torch.cat(parts)  # (B, L, D)
-        if len(good) < SEARCHED and fillers:
-            return batch, torch.cat([regions, fillers[0][: SEARCHED - len(good)]])
-        fillers[:] = [regions]
-        return batch, regions
-
-    def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
-        batch, regions = encoded
-        good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
-        found: Iterator[list[Caption]] = iter(())
-        if regions is not None:
-            geometries, seeds = zip(*good, *good[:1] * (len(regions) - len(good)), strict=True)
-            found = iter(model.find_captions(regions, geometries, options, seeds))
-        return [
-            (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
-        ]
-
-    workers = options.workers or available_cores()
-    # Searching takes about as long as encoding, which has threads of its own; torch's threads count as searchers.
-    cores = min(workers, available_cores())
-    searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
-    images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
-    encoded = map_ahead(encode, _batches(images, max(size, SEARCHED)), workers=1, ahead=1, name="encode")
-    for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search"):
-        yield from batch
-
-
-def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    while batch := list(islice(items, size)):
-        yield batch

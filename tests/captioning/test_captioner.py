@@ -351,7 +351,7 @@ def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Pat
     for number in range(1, 13):
         assert next(results).source.name == str(number)
     results.close()  # type: ignore[attr-defined]
-    assert taken < 60
+    assert taken < 120  # a few groups that are searched together
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode", "search"))]
 
 
@@ -435,7 +435,7 @@ def test_results_are_plain() -> None:
 
 def test_the_size_of_batches_changes_nothing_to_the_last_digit(tmp_path: Path) -> None:
     model = load("flickr8k-soft", device="cpu", threads=1)  # the order of computing depends on a model's size as well
-    paths = write_images(tmp_path / "many", 21)
+    paths = write_images(tmp_path / "many", 37)
     (tmp_path / "many" / "0002.jpg").write_bytes(b"junk")
 
     def plain(batch_size: int) -> list[list[dict[str, Any]]]:
@@ -443,7 +443,7 @@ def test_the_size_of_batches_changes_nothing_to_the_last_digit(tmp_path: Path) -
         return [[caption.to_dict() for caption in result.captions] for result in results]
 
     whole = plain(64)
-    assert sum(map(bool, whole)) == 20
-    for size in (1, 7, 16):
+    assert sum(map(bool, whole)) == 36
+    for size in (1, 7, 33):
         assert plain(size) == whole
     model.close()

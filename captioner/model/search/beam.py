@@ -18,7 +18,7 @@ from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
-from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis, staying_images
+from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, next_word_scores, top_scores
 from captioner.model.search.sampling import sample
 
@@ -178,7 +178,7 @@ class _Beams:
 
     def _leave(self) -> None:
         """Let images go that have no beam left, once they are enough to make up for the copying."""
-        staying = staying_images((self.totals > -math.inf).any(dim=1), self.totals.shape[1])  # (b,)
+        staying = (self.totals > -math.inf).any(dim=1).nonzero().squeeze(1)  # (b,)
         if len(self.images) - len(staying) < len(self.images) / LEAVE and len(staying):
             return
         self.images = self.images[staying]

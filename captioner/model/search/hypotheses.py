@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Products of fewer rows are computed in another order, and their last bits differ.
-LEAST_ROWS = 16
-
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -151,14 +148,3 @@ class BackPointers:
             blank = self.links[0].choice.log_probs.new_empty(*beams.shape, 0)  # (B, n, 0)
             return _Traced(blank.long(), blank, alpha.unsqueeze(2)[:, :, :0], blank)
         return _Traced(*(torch.stack(tensors[::-1], dim=2) for tensors in zip(*steps, strict=True)))
-
-
-def staying_images(going: Tensor, rows: int) -> Tensor:
-    """Return which of b images stay in the batch, in order: those `going` (b,) on, and others where these are too few.
-
-    Each is so many `rows` to the decoder. Nothing stays once no image goes on.
-    """
-    count = int(going.sum())
-    least = min(-(-LEAST_ROWS // rows), len(going)) if count else 0
-    first = going.to(torch.uint8).argsort(descending=True, stable=True)[: max(count, least)]  # (b,)
-    return first.sort().values

@@ -14,7 +14,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
-from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis, staying_images
+from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, next_word_scores
 
 
@@ -120,7 +120,7 @@ def sample(
         ended[images] |= ends
         state = step.state.expand(captions)
         history = torch.cat([history.expand(-1, captions, -1), words.unsqueeze(-1)], dim=2)  # (b, N, t + 1)
-        staying = staying_images((lengths[images] < 0).any(dim=1), captions)
+        staying = (lengths[images] < 0).any(dim=1).nonzero().squeeze(1)
         if not len(staying):
             break
         if len(staying) < len(images):
