@@ -20,9 +20,9 @@ WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "ma
 VOCABULARY = Vocabulary((*SPECIALS, *WORDS))
 
 
-def make_toy(encoder: Encoder, seed: int = 0) -> Checkpoint:
+def make_toy(encoder: Encoder, seed: int = 0, attention: AttentionConfig | None = None) -> Checkpoint:
     """A model of 4 regions and 18 words."""
-    attention, config = AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
+    attention, config = attention or AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
