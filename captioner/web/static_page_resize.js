@@ -1,7 +1,8 @@
-/* An image as the network takes it: the arithmetic of Pillow's resize, to the last bit.
+/* An image as the network takes it, by the arithmetic of Pillow's resize.
  *
  * Browsers scale images each in its own way, and a caption may hang on it. Fitting.fit does what
- * captioner/images/preprocessing.py does, from the same pixels to the same pixels.
+ * captioner/images/preprocessing.py does, from the same pixels to the same pixels; some versions of Pillow start tall
+ * images with the other pass, which rounds a few pixels to the next level.
  *
  * Fitting.geometry(settings, width, height)   where the network's input lies on the upright image, for the viewer
  * Fitting.fit(image, settings)                Uint8Array of size * size * 3, row by row
@@ -94,7 +95,7 @@ const Fitting = (() => {
 
   /* What each of `size` output pixels takes of the input pixels between start and stop. */
   function coefficients(length, start, stop, size, filter) {
-    const scale = (stop - start) / size;
+    const scale = Math.fround(stop - start) / size; // Pillow's edges are of single precision
     const stretch = Math.max(scale, 1);
     const support = filter.support * stretch;
     return Array.from({ length: size }, (_, place) => {
@@ -181,7 +182,7 @@ const Fitting = (() => {
       image = reduce(image, across, down, part);
       box = box.map((edge, side) => (edge - part[side % 2]) / (side % 2 ? down : across));
     }
-    const fitted = resample(image, size, box, filter);
+    const fitted = resample(image, size, box.map(Math.fround), filter);
     return settings.flip ? mirrored(fitted, size) : new Uint8Array(fitted.buffer);
   }
 
