@@ -24,7 +24,9 @@ onmessage = ({ data }) => {
 /* The files. */
 
 function keep(file, text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let place = 0; place < bytes.length; place++) bytes[place] = characters.charCodeAt(place);
   pieces.set(file, [...(pieces.get(file) ?? []), bytes]);
 }
 
