@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from captioner.images.geometry import Geometry
 
 def covered_shares(boxes: NDArray[Any], geometry: Geometry, grid: tuple[int, int]) -> NDArray[np.float64]:
     """Return the share (rows, columns), 0..1, of each cell of the grid that lies inside the union of boxes (n, 4)."""
+    if geometry.boxes is not None:  # each region is a box: a grid of one cell
+        alone = (replace(geometry, box=box, boxes=None) for box in geometry.boxes)
+        return np.array([[covered_shares(boxes, each, (1, 1))[0, 0] for each in alone]])
     rows, columns = grid
     left, top, right, bottom = geometry.box
     across, down = np.linspace(left, right, columns + 1), np.linspace(top, bottom, rows + 1)

@@ -26,6 +26,7 @@ from captioner.model.losses import (
     word_losses,
 )
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.sampling import roll_out, sayable
 from captioner.training.batches import Numbers as Indices
 from captioner.training.objects import BatchObjects, RegionClassifier
@@ -68,12 +69,14 @@ class Criterion:
     ) -> None:
         self.recipe, self.decoder, self.device, self.classifier = recipe, decoder, device, classifier
 
-    def teacher_forcing(self, part: Part, regions: Tensor, move_baseline: MoveBaseline) -> tuple[Tensor, Numbers]:
+    def teacher_forcing(
+        self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
+    ) -> tuple[Tensor, Numbers]:
         """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE.
 
         Where the recipe weighs them, what the part's objects guide and teach comes on top.
         """
-        hard = self.decoder.attention.config.mode == "hard"
+        hard = self.recipe.attention.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
             numbers = dict.fromkeys((*TEACHER_FORCING, *self._object_names()), 0.0)
             if hard:
@@ -85,14 +88,16 @@ class Criterion:
         losses, nll = word_losses(outputs.logits, part.caption_ids[:, :, 1:][part.mask], settings.smoothing)  # (W,)
         share = part.caption_share if settings.reduction == "sum" else part.word_share
         entropy = cross_entropy(losses, part.captions, reduction=settings.reduction) * share
-        penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=settings.penalty_reduction)
+        there = Regions.of(regions).mask  # (b, L)
+        reduction = settings.penalty_reduction
+        penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=reduction, regions=there)
         penalty = penalty * part.caption_share
         loss = entropy + settings.penalty * penalty if settings.penalty else entropy
         numbers = {
             "cross_entropy": entropy.item(),
             "penalty": penalty.item(),
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
-            "residual": penalty.item() / (outputs.alpha.shape[-1] if settings.penalty_reduction == "sum" else 1),
+            "residual": self._residual(outputs, part, penalty, there),
         }
         if part.objects is not None:
             taught, more = self._objects(part, part.objects, regions, outputs)
@@ -105,11 +110,21 @@ class Criterion:
             numbers |= {"reinforce": surrogate.item(), "baseline": baseline * part.process_share}
         return loss, numbers | {"loss": loss.item()}
 
+    def _residual(self, outputs: Outputs, part: Part, penalty: Tensor, there: Tensor | None) -> float:
+        """Return this part's share of the penalty as a mean over regions."""
+        if there is None or self.recipe.loss.penalty_reduction == "mean":
+            regions = outputs.alpha.shape[-1] if self.recipe.loss.penalty_reduction == "sum" else 1
+            return penalty.item() / regions
+        mean = doubly_stochastic_penalty(outputs.alpha.detach(), part.mask, reduction="mean", regions=there)
+        return mean.item() * part.caption_share
+
     def _object_names(self) -> tuple[str, ...]:
         settings = self.recipe.loss
         return (*(("guide", "guided") if settings.guide else ()), *(("objects",) if settings.objects else ()))
 
-    def _objects(self, part: Part, objects: BatchObjects, regions: Tensor, outputs: Outputs) -> tuple[Tensor, Numbers]:
+    def _objects(
+        self, part: Part, objects: BatchObjects, regions: Tensor | Regions, outputs: Outputs
+    ) -> tuple[Tensor, Numbers]:
         """Return this part's share of what objects add to the loss: the guide of attention, and the second task."""
         settings = self.recipe.loss
         loss, numbers = outputs.alpha.new_zeros(()), dict[str, float]()
@@ -126,7 +141,7 @@ class Criterion:
             numbers["guide"] = guide.item()
         if self.classifier is not None:
             with self._precision():
-                logits = at_least_single(self.classifier(regions))  # (b, L, C)
+                logits = at_least_single(self.classifier(Regions.of(regions).present()))  # (b, L, C)
             losses = region_losses(logits, objects.targets().to(logits.dtype)) * objects.known  # (b,)
             taught = losses.mean() * part.caption_share
             loss = loss + settings.objects * taught
@@ -155,7 +170,7 @@ class Criterion:
         )
 
     def self_critical(
-        self, part: Part, regions: Tensor, rewards: Rewards, taught: Part | None, move_baseline: MoveBaseline
+        self, part: Part, regions: Tensor | Regions, rewards: Rewards, taught: Part | None, move_baseline: MoveBaseline
     ) -> tuple[Tensor, Numbers]:
         """Return the self-critical loss of captions that are sampled here for regions (b, L, D).
 
@@ -169,7 +184,7 @@ class Criterion:
         kept = {name: value for name, value in parts.items() if name not in SELF_CRITICAL}
         return total, numbers | kept | {"self_critical": numbers["loss"], "loss": total.item()}
 
-    def _self_critical(self, part: Part, regions: Tensor, rewards: Rewards) -> tuple[Tensor, Numbers]:
+    def _self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
         """Return the loss of sampled captions alone.
 
         Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model.
@@ -191,7 +206,8 @@ class Criterion:
             outputs: Outputs = self.decoder(regions, ids, mask=mask)
         # As they were drawn: words that never are would otherwise take over what the others are made to lose.
         _, nll = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])  # (W,)
-        share = part.caption_share
+        share, there = part.caption_share, Regions.of(regions).mask
+        residual = doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean", regions=there)
         loss = self_critical_loss(-_by_word(nll, mask), mask, reward, baseline.expand_as(reward)) * share
         repeats = {"repeats": rewards.repeats(ids).mean().item() * share} if settings.repeats else {}
         return loss, repeats | {
@@ -199,7 +215,7 @@ class Criterion:
             "reward": reward.mean().item() * share,
             "baseline": baseline.mean().item() * share,
             "attention_entropy": attention_entropy(outputs.alpha.detach(), mask).item() * share,
-            "residual": doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean").item() * share,
+            "residual": residual.item() * share,
         }
 
     @contextmanager

@@ -18,6 +18,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.losses import moving_baseline
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch
 from captioner.training.batches import Numbers as Indices
@@ -62,7 +63,7 @@ class Learner:
     # ------------------------------------------------------------------------------------------------ losses
 
     def teacher_forcing_loss(
-        self, batch: Batch, regions: Tensor, objects: BatchObjects | None = None
+        self, batch: Batch, regions: Tensor | Regions, objects: BatchObjects | None = None
     ) -> tuple[Tensor, Numbers]:
         """Return the loss of the captions of this process's rows of a batch, regions (b, L, D), see `Criterion`.
 
@@ -72,7 +73,7 @@ class Learner:
         return self.criterion.teacher_forcing(part, regions, self._move_baseline)
 
     def self_critical_loss(
-        self, batch: Batch, regions: Tensor, rewards: Rewards, objects: BatchObjects | None = None
+        self, batch: Batch, regions: Tensor | Regions, rewards: Rewards, objects: BatchObjects | None = None
     ) -> tuple[Tensor, Numbers]:
         """Return the loss of captions that are sampled for this process's rows of a batch, regions (b, L, D).
 

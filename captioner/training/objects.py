@@ -131,13 +131,16 @@ class ObjectFinder:
         end = start + int(boxes.counts[image])
         if start == end:
             return []
-        geometry = self.ways[flipped].geometry(*boxes.sizes[image].astype(int).tolist())
+        preprocessing = self.ways[flipped]
+        geometry = preprocessing.geometry(*boxes.sizes[image].astype(int).tolist())
+        filled = preprocessing.filled(geometry) or self.grid
+        rest = tuple((0, side - there) for side, there in zip(self.grid, filled, strict=True))  # cells of padding
         categories, corners = boxes.categories[start:end], boxes.corners[start:end]
         found = []
         for category in sorted(set(categories.tolist())):
-            covered = covered_shares(corners[categories == category], geometry, self.grid)
+            covered = covered_shares(corners[categories == category], geometry, filled)
             if covered.any():
-                found.append((category, covered))
+                found.append((category, np.pad(covered, rest)))
         return found
 
 
