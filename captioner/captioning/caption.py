@@ -18,6 +18,7 @@ from captioner.images.opening import ImageError, ImageSource, open_image
 
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02
+_SIDES = 2**31  # pixels: no format has more
 _DIGITS = 6  # significant ones of probabilities in plain values
 _GRID_DECIMALS = 5  # of attention weights in plain values: a grid's sum stays right to a thousandth
 
@@ -80,7 +81,9 @@ class Caption:
         geometry = values["geometry"]
         width, height = int(geometry["width"]), int(geometry["height"])
         left, top, right, bottom = map(float, geometry["box"])
-        if width < 1 or height < 1 or not (left < right and top < bottom):
+        if not (
+            1 <= width < _SIDES and 1 <= height < _SIDES and -_SIDES < left < right < _SIDES > bottom > top > -_SIDES
+        ):
             raise ValueError(f"its geometry is {geometry}")
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
