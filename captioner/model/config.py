@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from types import NoneType
+from typing import get_args, get_type_hints
 
+from captioner.datasets.annotations import shown
 from captioner.images.preprocessing import FITS
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
@@ -18,6 +22,23 @@ FEEDS = ("every-step", "first-step", "state", "feed-forward")
 GATES = ("none", "scalar", "vector")
 METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
+SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+MOST_PIXELS = 1024  # of an encoder's side: four times as many regions as any recipe has
+WIDEST = 16_384  # numbers in a layer: eight times as many as any recipe has
+# No colons and no paths: timm takes hf-hub:owner/name for a download, and local-dir:path for a folder.
+ENCODER_NAME = re.compile(r"(timm/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def check_types(section: str, config: object) -> None:
+    """Check that the fields of a dataclass have the types that it declares; a whole number is a number, true is not."""
+    for name, hint in get_type_hints(type(config)).items():
+        kinds, value = get_args(hint) or (hint,), getattr(config, name)
+        if type(value) in kinds or (type(value) is int and float in kinds and abs(value) < 2**1000):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{section} {name} is {value}; expected a finite number")
+        else:
+            null = " or null" if NoneType in kinds else ""
+            raise ValueError(f"{section} {name} is {shown(value)}; expected {SCALARS[kinds[0]]}{null}")
 
 
 def check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
@@ -34,6 +55,14 @@ def check_least(section: str, config: object, **least: float) -> None:
         value = getattr(config, name)
         if value < bound:
             raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
+
+
+def check_most(section: str, config: object, **most: float) -> None:
+    """Check that numbers are at most what their names say."""
+    for name, bound in most.items():
+        value = getattr(config, name)
+        if value > bound:
+            raise ValueError(f"{section} {name} is {shown(value)}; it must be at most {bound}")
 
 
 def check_positive(section: str, config: object, *names: str) -> None:
@@ -72,9 +101,13 @@ class EncoderConfig:
     weights: str = "imagenet"
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"encoder size is {self.size}; it must be at least 1 pixel")
-        if self.layer is not None and not re.fullmatch(r"stride\d+(\+\w+)?", self.layer):
+        check_types("encoder", self)
+        if not ENCODER_NAME.fullmatch(self.name) and not is_extension(self.name):
+            choices = "see `captioner encoders`, or name one as timm/NAME or package.module:function"
+            raise ValueError(f"encoder name is {shown(self.name)}; {choices}")
+        if self.size is not None and not 1 <= self.size <= MOST_PIXELS:
+            raise ValueError(f"encoder size is {shown(self.size)}; it must be from 1 to {MOST_PIXELS} pixels")
+        if self.layer is not None and not re.fullmatch(r"stride[0-9]{1,4}(\+[a-z0-9]{1,9})?", self.layer):
             raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
             raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
@@ -111,11 +144,13 @@ class AttentionConfig:
     feed: str = "every-step"
 
     def __post_init__(self) -> None:
+        check_types("attention", self)
         check_choices("attention", self, mode=MODES, inference=INFERENCES, feed=FEEDS)
         if self.score not in SCORES and not is_extension(self.score):
             choices = f"{', '.join(SCORES)}, or package.module:Class"
             raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
         check_least("attention", self, width=1)
+        check_most("attention", self, width=WIDEST, heads=WIDEST)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
@@ -152,7 +187,9 @@ class DecoderConfig:
     region_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        check_types("decoder", self)
         check_least("decoder", self, embedding=1, hidden=1, regions=0)
+        check_most("decoder", self, embedding=WIDEST, hidden=WIDEST, regions=WIDEST)
         check_choices("decoder", self, gate=GATES)
         check_shares("decoder", self, "dropout", "region_dropout")
 

@@ -190,12 +190,12 @@ def test_damaged_manifest(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], whole.replace("犬".encode(), b"\xff")):
         path.write_bytes(damaged)
-        assert refusal(tmp_path).startswith(f"{path} is damaged: ")
+        assert refusal(tmp_path).startswith((f"{path} is not valid JSON: ", f"{path} is not UTF-8: "))
     path.write_text("[1]")
     assert refusal(tmp_path) == f"{path} is damaged: its format is None; this version reads format 1"
     path.unlink()
     path.mkdir()
-    assert refusal(tmp_path) == f"{path} cannot be read: Is a directory"
+    assert refusal(tmp_path) == f"{path} is a folder; expected a regular file"
 
 
 @pytest.mark.parametrize(
@@ -209,18 +209,23 @@ def test_damaged_manifest(tmp_path: Path) -> None:
         ({"files": {}}, "{}/checkpoint.json is damaged: it names no decoder file"),
         ({"files": {"decoder": {"name": "../decoder-0123456789ab.safetensors", "bytes": 1, "digest": ""}}},
          "{}/checkpoint.json is damaged: its decoder file is {{'name': '../decoder-0123456789ab.safetensors', "
-         "'bytes': 1, 'digest': ''}}, expected a name, bytes and a digest"),
+         "'bytes': ...; expected a name, bytes and a digest"),
         ({"vocabulary": {"words": [*SPECIALS, "a", "a"]}},
          "{} cannot be loaded: a vocabulary holds 'a' more than once"),
         ({"vocabulary": {"words": VOCABULARY.entries[:-1]}}, "{} cannot be loaded: the weights do not fit a decoder of "
          "10 words: embedding.weight is (11, 4), expected (10, 4)"),
         ({"encoder_identity": {}}, "{} cannot be loaded: encoder_identity has no 'grid' of rows and columns, "
-         "or no 'dimensions'"),
+         "1024 at most, or no 'dimensions', 16384"),
         ({"attention": {"mode": "firm"}}, "{} cannot be loaded: attention mode is 'firm'; choose from soft, hard, "
          "gumbel, local, none"),
         ({"decoder": {"depth": 3}}, "{} cannot be loaded: this version knows no decoder setting 'depth': upgrade"),
-        ({"decoder": {"hidden": "wide"}}, "{} cannot be loaded: its decoder settings are damaged: "
-         "'<' not supported between instances of 'str' and 'int'"),
+        ({"decoder": {"hidden": "wide"}}, "{} cannot be loaded: decoder hidden is 'wide'; expected a whole number"),
+        ({"decoder": {"hidden": 10**9}}, "{} cannot be loaded: decoder hidden is 1000000000; it must be at most 16384"),
+        ({"decoder": {"dropout": math.nan}}, "{} cannot be loaded: decoder dropout is nan; expected a finite number"),
+        ({"attention": {"expected": True}}, "{} cannot be loaded: attention expected is True; expected a number"),
+        ({"encoder": {"name": 5}}, "{} cannot be loaded: encoder name is 5; expected text"),
+        ({"encoder": {"size": 20000}}, "{} cannot be loaded: encoder size is 20000; it must be from 1 to 1024 pixels"),
+        ({"encoder": {"layer": []}}, "{} cannot be loaded: encoder layer is []; expected text or null"),
     ],
 )  # fmt: skip
 def test_manifests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

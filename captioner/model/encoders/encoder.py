@@ -116,10 +116,18 @@ class Encoder(nn.Module):
         }
 
 
-def load_encoder(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
-    """Return the encoder of `config` (by default the default one), frozen; `progress` shows downloads on stderr."""
+def load_encoder(
+    config: EncoderConfig | None = None,
+    *,
+    progress: bool = False,
+    allow_download: bool = True,
+    largest: int | None = None,
+) -> Encoder:
+    """Return the encoder of `config` (by default the default one), frozen; the rest is as for `load_backbone`."""
     config = config or EncoderConfig()
-    backbone = load_backbone(config.name, config.layer, config.weights, progress=progress)
+    backbone = load_backbone(
+        config.name, config.layer, config.weights, progress=progress, allow_download=allow_download, largest=largest
+    )
     preprocessing = replace(
         backbone.preprocessing,
         size=config.size or backbone.preprocessing.size,

@@ -15,25 +15,29 @@ from typing import Any
 import numpy as np
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.files import digest, printable, try_lock, write_whole
+from captioner.files import check_regular, digest, printable, try_lock, write_whole
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.engines import Engine, Regions, make_engine
 from captioner.model.encoders.region_cache import (
+    ANEW,
     HALF,
     Record,
     Stamp,
     cache_folder,
     cache_identity,
+    check_rows,
     count_rows,
+    is_finite,
+    read_identity,
     read_index,
     read_stamp,
+    row_bytes,
 )
 from captioner.threads import available_cores, map_ahead
 
 BATCH = 32  # images encoded and written at a time
-HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
 _Batch = list[tuple[CaptionedImage, Prepared | ImageError]]
 Progress = Callable[[int, int], None]  # images done, images in all
 
@@ -65,6 +69,7 @@ def fill_cache(
     """
     identity = cache_identity(encoder, flip=flip)
     folder = cache_folder(root, identity)
+    _check_identity(folder, identity)
     unique = list({image.file_name: image for image in images}.values())
     if unique and not _find_pending(unique, read_index(folder)):  # nothing to add, so that others need not wait for us
         progress(len(unique), len(unique))
@@ -108,16 +113,20 @@ class _Writer:
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
-        self.row_bytes = identity["grid"][0] * identity["grid"][1] * identity["dimensions"] * HALF.itemsize
+        self.row_bytes = row_bytes(identity)
         self.stamps: dict[str, Stamp] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        check_regular(folder / "cache.lock")
         self.lock = (folder / "cache.lock").open("ab")
         try:
             if not try_lock(self.lock):
                 raise ValueError(f"{folder} is being filled by another process; wait for it to end")
             if not (folder / "cache.json").exists():
                 write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
+            for name in ("index.jsonl", "regions.f16"):
+                check_regular(folder / name)
             self.records = read_index(folder)
+            check_rows(folder, count_rows(self.records), identity)
             self._cut_torn_ends()
             self.rows = (folder / "regions.f16").open("ab")
             self.index = (folder / "index.jsonl").open("ab")
@@ -160,7 +169,7 @@ class _Writer:
         changed = [image for image, same in zip(images, steady, strict=True) if not same]
         refused += [f"{printable(str(image.path))}: changed while it was being read; run again" for image in changed]
         halves = np.ascontiguousarray(regions if all(steady) else regions[steady], HALF)
-        if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
+        if not is_finite(halves):
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
         kept = [(image.file_name, each) for image, each, same in zip(images, digests, steady, strict=True) if same]
@@ -180,6 +189,12 @@ class _Writer:
         with index.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
         os.truncate(rows, count_rows(self.records) * self.row_bytes)
+
+
+def _check_identity(folder: Path, identity: dict[str, Any]) -> None:
+    """Raise ValueError where a cache there is of something else than its folder's name says."""
+    if (folder / "cache.json").exists() and read_identity(folder) != json.loads(json.dumps(identity)):
+        raise ValueError(f"{folder / 'cache.json'} tells of other regions than these; {ANEW} {folder}")
 
 
 def _find_pending(
