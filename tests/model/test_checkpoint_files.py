@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.irregular_files import make_irregular
 from helpers.toy_checkpoints import VOCABULARY, make_checkpoint, make_training
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from captioner.model import checkpoint_files
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.model.checkpoint_files import serialise
+from captioner.training.recipe import recipe_from_dict
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
@@ -265,3 +267,55 @@ def test_a_file_that_holds_no_tensors(tmp_path: Path) -> None:
         ValueError, match=f"^the training state in {tmp_path} cannot be loaded: its tensors are damaged"
     ):
         load_training_state(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_neither_saved_nor_loaded(tmp_path: Path, value: float) -> None:
+    model = make_checkpoint()
+    save_checkpoint(tmp_path, model)
+    weights = {name: weight.clone() for name, weight in model.distinct_weights.items()}
+    weights["from_hidden.weight"].view(-1)[-1] = value
+    with pytest.raises(ValueError, match=r"decoder weight 'from_hidden\.weight' has numbers that are not finite"):
+        make_checkpoint(weights=weights)
+    change_tensors(tmp_path, weights)
+    assert refusal(tmp_path) == (
+        f"{tmp_path} cannot be loaded: decoder weight 'from_hidden.weight' has numbers that are not finite; "
+        "the model is of no use"
+    )
+    change_tensors(tmp_path, {**weights, "from_hidden.weight": torch.full_like(weights["from_hidden.weight"], 3e38)})
+    load_checkpoint(tmp_path)  # a sum that overflows is no reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["timm/hf-hub:evil/model", "timm/hf_hub:evil", "timm/local-dir:/tmp/evil", "timm/../evil", "timm/C:\\evil",
+     "/etc/passwd", "../evil", "hf-hub:evil/model", "a b", "", "timm/", "\x1b[2J", "x" * 200],
+)  # fmt: skip
+def test_names_of_encoders_lead_nowhere(tmp_path: Path, name: str) -> None:
+    save_checkpoint(tmp_path, make_checkpoint())
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["encoder"]["name"] = name
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert refusal(tmp_path).startswith(f"{tmp_path} cannot be loaded: encoder name is ")
+    with pytest.raises(ValueError, match=r"^recipe: encoder\.name is "):
+        recipe_from_dict({"data": {"root": "photos"}, "encoder": {"name": name}})
+
+
+@pytest.mark.parametrize("place", ["manifest", "tensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "sparse"])
+def test_what_is_no_regular_file_is_not_read(
+    tmp_path: Path, place: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, make_checkpoint())
+    path = tmp_path / MANIFEST if place == "manifest" else next(tmp_path.glob("decoder-*"))
+    path.unlink()
+    make_irregular(path, kind, monkeypatch)
+    if place == "tensors":
+        manifest = json.loads((tmp_path / MANIFEST).read_text())
+        manifest["files"]["decoder"]["bytes"] = path.stat().st_size
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    message = refusal(tmp_path)
+    if kind == "sparse":
+        assert "200,000,000,000 bytes; at most 16,000,000 are read" in message or "needs 400.0 GB of memory" in message
+    else:
+        assert message == f"{path} is a {kind}; expected a regular file"

@@ -17,7 +17,7 @@ from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores, not_finite, nothing, top_scores
+from captioner.model.search.next_words import NotFinite, next_word_scores, nothing, top_scores
 from captioner.model.search.sampling import sample
 
 __all__ = ["Hypothesis", "beam_search", "nothing", "search"]
@@ -115,7 +115,7 @@ class _Beams:
         stuck = best.isneginf()  # (b, K), beams that no word may follow
         if not bool((best > -math.inf).all()):
             if bool(best.isnan().any()):
-                raise not_finite()
+                raise NotFinite
             beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)
             self._finish(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
         groups: list[_GroupChoice] = []
@@ -212,13 +212,13 @@ class _Beams:
         if not self.pointers.images:
             return []
         if not self.finished:
-            raise not_finite()
+            raise NotFinite
         power = self.config.length_power
         best = Finished.join(self.finished).best(power, self.leaders.shape[-1])  # (B, G, n)
         best = best.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
         found = self.pointers.hypotheses(best.map(lambda tensor: tensor.flatten(1)), power)
         if not all(found):  # log probabilities so low that they add up to none at all
-            raise not_finite()
+            raise NotFinite
         return [_different(hypotheses)[: self.best] for hypotheses in found]
 
 

@@ -17,9 +17,11 @@ def nothing() -> None:
     """Do nothing: how a search is checked that nobody wants to end."""
 
 
-def not_finite() -> ValueError:
-    """Return the error of a decoder whose scores are no numbers, so that no caption is better than another."""
-    return ValueError("the model's scores are not finite numbers; its weights are damaged, or far too large")
+class NotFinite(ValueError):
+    """A decoder's scores are no numbers, so that no caption is better than another."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's scores are not finite numbers; its weights are damaged, or far too large")
 
 
 def next_word_scores(logits: Tensor, history: Tensor, config: SearchConfig) -> Tensor:

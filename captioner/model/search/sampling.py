@@ -14,7 +14,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores, not_finite, nothing
+from captioner.model.search.next_words import NotFinite, next_word_scores, nothing
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def sample(
         logits = decoder.logits(read.vectors, step.state.hidden, step.context)
         scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
         if bool(scores.amax(dim=-1).isnan().any()):
-            raise not_finite()
+            raise NotFinite
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
