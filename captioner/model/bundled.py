@@ -13,7 +13,8 @@ from captioner.files import printable, read_json_object
 
 MANIFEST = "checkpoint.json"  # of a checkpoint folder, see `checkpoint_files`
 LARGEST_MANIFEST = 16_000_000  # bytes; a model of ten thousand words has a hundredth of it
-LARGEST_SCORES = 16_000_000
+LARGEST_SCORES = 16_000_000  # bytes of what an evaluation tells
+LARGEST_SCORE = 1e6
 SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
@@ -56,7 +57,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     evaluation = read_json_object(path, most=LARGEST_SCORES)
     match evaluation:
         case {"scores": dict(scores), "protocol": {"data": str(), "split": str(), "images": int()}}:
-            if all(isinstance(score, int | float) for score in scores.values()):
+            if all(isinstance(score, int | float) and abs(score) < LARGEST_SCORE for score in scores.values()):
                 return evaluation
     raise ValueError(
         f"{printable(str(path))} is no evaluation of a model; expected a metrics.json of `captioner evaluate`"
