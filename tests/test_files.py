@@ -108,7 +108,7 @@ READERS = {
         load_recipe(folder / "upper.yaml"),
     ),
     "index.jsonl": lambda folder: (
-        (folder / "cache.json").write_text('{"format": 1, "grid": [1, 1], "dimensions": 1}'),
+        (folder / "cache.json").write_text('{"format": 1, "grid": [1, 1], "dimensions": 1, "preprocessing": {}}'),
         RegionCache(folder),
     ),
     "dataset_coco.json": lambda folder: load_dataset(folder),

@@ -182,7 +182,7 @@ def test_recipes_that_were_changed(tmp_path: Path, as_text: bool) -> None:
 
 
 def write_cache(folder: Path) -> None:
-    identity = {"format": 1, "encoder": "toy", "grid": [2, 2], "dimensions": 3}
+    identity = {"format": 1, "encoder": "toy", "grid": [2, 2], "dimensions": 3, "preprocessing": {}}
     (folder / "cache.json").write_text(json.dumps(identity))
     np.ones((3, 4, 3), np.float16).tofile(folder / "regions.f16")
     rows = [{"file_name": f"{row}.jpg", "row": row, "size": 1, "modified": 1, "digest": "a"} for row in range(3)]
@@ -192,6 +192,7 @@ def write_cache(folder: Path) -> None:
 def use_cache(folder: Path) -> None:
     with RegionCache(folder) as cache:
         assert np.isfinite(cache.regions(list(cache.records))).all()
+        cache.mask(list(cache.records))
 
 
 def test_region_caches_that_were_changed(tmp_path: Path) -> None:

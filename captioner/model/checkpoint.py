@@ -24,9 +24,17 @@ from captioner.datasets.vocabulary import Vocabulary
 from captioner.files import parse_json
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint_files import check_plain, deserialise, read_folder, serialise, write_folder
-from captioner.model.config import MOST_PIXELS, WIDEST, AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.config import (
+    MOST_PIXELS,
+    WIDEST,
+    AttentionConfig,
+    DecoderConfig,
+    EncoderConfig,
+    telling_settings,
+)
+from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import encoder_of
 
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
 
@@ -79,7 +87,8 @@ class Checkpoint:
     @cached_property
     def digest(self) -> str:
         """A hash of all that decides what the model says, in 16 hexadecimal digits, to name it by in records."""
-        model = [self.encoder_identity, asdict(self.attention), asdict(self.decoder), self.vocabulary.to_dict()]
+        settings = [telling_settings(self.attention), telling_settings(self.decoder)]
+        model = [self.encoder_identity, *settings, self.vocabulary.to_dict()]
         contents = hashlib.blake2b(json.dumps(model, sort_keys=True).encode(), digest_size=8)
         for name, weight in sorted(self.distinct_weights.items()):
             contents.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
@@ -99,7 +108,9 @@ class Checkpoint:
         What the checkpoint lacks of its weights is looked for on this machine and, with `allow_download`, in the place
         that its package has for them; `progress` shows that on stderr.
         """
-        if self.encoder_weights is None:
+        if self.encoder.is_imported:
+            encoder = encoder_of(self.encoder_identity)
+        elif self.encoder_weights is None:
             encoder = load_encoder(self.encoder, progress=progress, allow_download=allow_download)
         else:
             encoder = _rebuild_encoder(
@@ -119,7 +130,7 @@ class Checkpoint:
             case {"grid": [int(rows), int(columns)], "dimensions": int(width)} if (
                 min(rows, columns, width) >= 1 and max(rows, columns) <= MOST_PIXELS and width <= WIDEST
             ):
-                return Decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
+                return make_decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
         raise ValueError(
             f"encoder_identity has no 'grid' of rows and columns, {MOST_PIXELS} at most, or no 'dimensions', {WIDEST}"
         )
