@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass, field, fields
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from captioner.datasets.annotations import shown
 from captioner.images.preprocessing import FITS
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares, check_types
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
@@ -25,63 +24,10 @@ KINDS = ("lstm", "transformer")
 POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
 METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
-SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-MOST_PIXELS = 1024  # of an encoder's side: four times as many regions as any recipe has
-WIDEST = 16_384  # numbers in a layer: eight times as many as any recipe has
+MOST_PIXELS = 1024  # of an encoder's side; recipes have 288 at most
+WIDEST = 16_384  # numbers in a layer; recipes have 2,048 at most
 # No colons and no paths: timm takes hf-hub:owner/name for a download, and local-dir:path for a folder.
 ENCODER_NAME = re.compile(r"(timm/|imported/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-def check_types(section: str, config: object) -> None:
-    """Check that the fields of a dataclass have the types that it declares; a whole number is a number, true is not."""
-    for name, hint in get_type_hints(type(config)).items():
-        kinds, value = get_args(hint) or (hint,), getattr(config, name)
-        if type(value) in kinds or (type(value) is int and float in kinds and abs(value) < 2**1000):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{section} {name} is {value}; expected a finite number")
-        else:
-            null = " or null" if NoneType in kinds else ""
-            raise ValueError(f"{section} {name} is {shown(value)}; expected {SCALARS[kinds[0]]}{null}")
-
-
-def check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
-    """Check that settings are among the choices of their names."""
-    for name, allowed in choices.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ValueError(f"{section} {name} is {value!r}; choose from {', '.join(allowed)}")
-
-
-def check_least(section: str, config: object, **least: float) -> None:
-    """Check that numbers are at least what their names say."""
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value < bound:
-            raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
-
-
-def check_most(section: str, config: object, **most: float) -> None:
-    """Check that numbers are at most what their names say."""
-    for name, bound in most.items():
-        value = getattr(config, name)
-        if value > bound:
-            raise ValueError(f"{section} {name} is {shown(value)}; it must be at most {bound}")
-
-
-def check_positive(section: str, config: object, *names: str) -> None:
-    """Check that numbers are above 0."""
-    for name in names:
-        value = getattr(config, name)
-        if value <= 0:
-            raise ValueError(f"{section} {name} is {value}; it must be above 0")
-
-
-def check_shares(section: str, config: object, *names: str) -> None:
-    """Check that numbers are from 0 to below 1."""
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
 
 
 def added(default: Any) -> Any:

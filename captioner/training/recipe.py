@@ -17,7 +17,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
 from captioner.files import read_whole
-from captioner.model.config import SCALARS, AttentionConfig, DecoderConfig, EncoderConfig, check_parts
+from captioner.model.checks import SCALARS
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,

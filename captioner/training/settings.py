@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
-from captioner.model.config import check_choices, check_least, check_most, check_positive, check_shares
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")

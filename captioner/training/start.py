@@ -13,7 +13,7 @@ from captioner.datasets.annotations import shown
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, TrainingState, check_finite, load_checkpoint, load_training_state
-from captioner.model.config import check_least, check_types
+from captioner.model.checks import check_least, check_types
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
@@ -163,9 +163,9 @@ def check_state(learner: Learner, state: TrainingState) -> None:
             case _:
                 raise ValueError(f"it has {shown(name)}, which this training has no place for")
     wanted = MOMENTS[learner.recipe.optimiser.name]
-    for number, keys in places.items():
+    for place, keys in places.items():
         if keys != wanted:
-            raise ValueError(f"its optimiser has {', '.join(sorted(keys))} of weight {number}, not {sorted(wanted)}")
+            raise ValueError(f"its optimiser has {', '.join(sorted(keys))} of weight {place}, not {sorted(wanted)}")
     _check_values(learner, state.values)
 
 

@@ -49,7 +49,7 @@ class _Loader(yaml.SafeLoader):
             self.aliases += 1
             if self.aliases > MOST_ALIASES:
                 problem = f"more than {MOST_ALIASES} aliases; write the settings out"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
         return super().compose_node(parent, index)
 
 
