@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -30,6 +31,7 @@ from captioner.model.encoders.engines import TorchEngine, make_engine
 from captioner.model.encoders.region_cache import grid_mask
 from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, search
+from captioner.model.search.next_words import ContentWords
 from captioner.processes import choose_device
 from captioner.threads import available_cores, map_ahead
 
@@ -89,6 +91,10 @@ class Captioner:
         self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
         self.encodes_in_torch = isinstance(self._engine, TorchEngine)
         self.decoder = checkpoint.build_decoder().to(self.device)
+
+    @cached_property
+    def _content(self) -> ContentWords:
+        return ContentWords.find(self.vocabulary.entries, self.device)
 
     def __repr__(self) -> str:
         rows, columns = self.grid
@@ -166,7 +172,8 @@ class Captioner:
 
         `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
         """
-        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds)
+        content = self._content if options.search.content_limit else None
+        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds, content)
         captions = [
             [
                 make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))

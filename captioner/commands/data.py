@@ -132,12 +132,12 @@ def _run_import(options: argparse.Namespace) -> int:
     for reason in report.refused:
         complain(reason)
     for count, what in (
-        (report.absent, "images of the data are in none of the files"),
-        (report.unknown, "images of the files are not in the data"),
-        (report.cut, f"images have more than {options.most} boxes, of which the first are kept"),
+        (report.absent, "images of the data without regions"),
+        (report.unknown, "images of the files that are not in the data"),
+        (report.cut, f"images of which only the first {options.most} boxes are kept"),
     ):
         if count:
-            say(f"{count:,} {what}")
+            say(f"{what}: {count:,}")
     done = f"{report.encoded:,} imported" if report.encoded else "nothing to import"
     print(f"{folder}: {done}, {report.skipped:,} imported before, {len(report.refused):,} refused")
     return int(bool(report.refused))

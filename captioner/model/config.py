@@ -239,7 +239,8 @@ class SearchConfig:
 
     The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
     Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `content_limit` is how
+    often it may say a content word, whose plural counts as the same, 0 for no limit.
 
     A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
     log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
@@ -269,6 +270,9 @@ class SearchConfig:
     maximum_length: int = setting(30, "say at most N words", least=1, served=(1, 60))
     no_repeat: int = setting(
         3, "never say the same N words in a row twice; 0 allows repetition", least=0, served=(0, 60)
+    )
+    content_limit: int = setting(
+        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, served=(0, 60)
     )
     temperature: float = setting(
         1.0,

@@ -91,6 +91,8 @@ class Recipe:
             )
         check_parts(self.decoder, self.attention)
         self._check_imported()
+        if self.attention.mode == "none" and self.loss.guide:
+            raise ValueError(f"loss.guide is {self.loss.guide}; attention.mode none has no attention to guide")
         width, score = self.decoder.regions, self.attention.score
         compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
         if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
@@ -109,9 +111,29 @@ class Recipe:
             "batches.flips is true": self.batches.flips,
             f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
             "attention.mode is local": self.attention.mode == "local",
+            f"loss.guide is {self.loss.guide}": self.loss.guide,
+            f"loss.objects is {self.loss.objects}": self.loss.objects,
         }
         if found := next((what for what, is_so in wrong.items() if is_so), None):
             raise ValueError(f"{found}; it cannot be with the regions {self.encoder.name}, which were imported")
+
+
+def longer_than_run(recipe: Recipe, steps: int, rewarded: int) -> list[str]:
+    """Return what is wrong with warm-up and average in a run of so many steps of cross entropy and of rewards."""
+    found = []
+    warmup, average, total = recipe.schedule.warmup_steps(steps), recipe.optimiser.average, steps + rewarded
+    if 0 < steps < warmup:
+        found.append(
+            f"schedule.warmup is {warmup:,} steps, and there are only {steps:,}: the learning rate never reaches "
+            "optimiser.rate; a value below 1 is a share of the steps"
+        )
+    averaged = round(1 / (1 - average))
+    if average and averaged > total:
+        found.append(
+            f"optimiser.average {average} goes back over about {averaged:,} steps, and there are only {total:,}: "
+            "it goes back over a ninth of them"
+        )
+    return found
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -220,7 +242,7 @@ def _check(values: dict[str, Any], source: str) -> None:
 def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
     """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind = kinds[0]
+    kind = type(value) if type(value) in kinds else kinds[0]
     if value is None and NoneType in kinds:
         return None
     if is_dataclass(kind):

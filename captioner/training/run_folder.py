@@ -32,7 +32,8 @@ from captioner.training.curves import draw_curves
 from captioner.training.recipe import Recipe, load_recipe, recipe_to_dict, to_yaml
 
 # What may differ between the run that began and the one that resumes it: where things lie, and what is only looked at.
-FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
+# That a file of encoder weights holds the same ones is checked when they are loaded.
+FREE_SETTINGS = ("root", "features", "weights", "tensorboard", "save_every", "overlays")
 
 
 class RunFolder:

@@ -19,7 +19,7 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores, top_scores
+from captioner.model.search.next_words import ContentWords, next_word_scores, top_scores
 from captioner.model.search.sampling import sample
 
 __all__ = ["Hypothesis", "beam_search", "search"]
@@ -28,21 +28,31 @@ LEAVE = 8  # one image in so many must be finished before it pays to make the ba
 
 
 def search(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    best: int = 1,
+    seeds: Sequence[int] | None = None,
+    content: ContentWords | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone.
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. A limit of content
+    words takes those of the vocabulary.
     """
     if config.method == "sample":
         if seeds is None:
             raise ValueError("seeds is None; sampling needs one number for each image")
-        return sample(decoder, regions, config, seeds, best)
-    return beam_search(decoder, regions, config, best)
+        return sample(decoder, regions, config, seeds, best, content)
+    return beam_search(decoder, regions, config, best, content)
 
 
 def beam_search(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    best: int = 1,
+    content: ContentWords | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
@@ -52,7 +62,7 @@ def beam_search(
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
     with torch.no_grad():
-        beams = _Beams(decoder, regions, config, best)
+        beams = _Beams(decoder, regions, config, best, content)
         while len(beams.images):
             beams.advance()
         return beams.found()
@@ -78,8 +88,10 @@ class _GroupChoice:
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
-    def __init__(self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int) -> None:
-        self.decoder, self.config, self.best = decoder, config, best
+    def __init__(
+        self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int, content: ContentWords | None
+    ) -> None:
+        self.decoder, self.config, self.best, self.content = decoder, config, best, content
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
         self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
@@ -97,7 +109,7 @@ class _Beams:
     def advance(self) -> None:
         """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
         step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
-        scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
+        scores = next_word_scores(logits, self.history, self.config, self.content)  # (b, K, V)
         stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
         if bool(stuck.any()):
             beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)

@@ -15,7 +15,7 @@ from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores
+from captioner.model.search.next_words import ContentWords, next_word_scores
 
 
 @torch.no_grad()
@@ -73,7 +73,12 @@ def roll_out(
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    seeds: Sequence[int],
+    captions: int = 1,
+    content: ContentWords | None = None,
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
@@ -103,7 +108,7 @@ def sample(
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
         step, logits = decoder.read(inputs, state, words)
-        scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        scores = next_word_scores(logits, history, config, content).expand(-1, captions, -1)  # (b, N, V)
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
