@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.files import printable
+from captioner.files import printable, printable_line
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
@@ -39,6 +39,20 @@ def checking_usage() -> Iterator[None]:
 
 class Parser(argparse.ArgumentParser):
     """A parser that raises `UsageError`, so that wrong usage is one line, whoever finds it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; an option that may stand alone takes the next one only where it is one of its choices.
+
+        So `--attention photos` leaves the folder to be captioned.
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        for action in self._actions:
+            if action.nargs == "?" and action.option_strings and action.choices is not None:
+                for place, word in enumerate(given):
+                    alone = given[place + 1 : place + 2] == [] or given[place + 1] not in action.choices
+                    if word in action.option_strings and alone:
+                        given[place] = f"{word}={action.const}"
+        return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
@@ -92,7 +106,7 @@ def add_search_arguments(group: Any) -> None:
 
 def read_search(options: argparse.Namespace) -> CaptionOptions:
     """Return what the arguments ask for; a seed counts for samples only, and may mean something else to the command."""
-    given = {name: getattr(options, name, None) for name in SETTINGS}
+    given: dict[str, Any] = {name: getattr(options, name, None) for name in SETTINGS}
     if not options.sample:
         given["seed"] = None
     with checking_usage():
@@ -163,7 +177,9 @@ def add_encoder_arguments(parser: Any) -> None:
     group.add_argument(
         "--layer", metavar="strideN", help="the layer that gives regions, such as stride16 (default: last)"
     )
-    group.add_argument("--fit", choices=FITS, help="make images square by cropping or squashing (default: squash)")
+    group.add_argument(
+        "--fit", choices=FITS, help="make images square: squash, crop, or pad with masked cells (default: squash)"
+    )
     group.add_argument(
         "--weights", metavar="W", default=default.weights, help=f"{', '.join(WEIGHTS)}, or a safetensors file"
     )
@@ -181,7 +197,9 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
     """Yield a function that shows how many of how many images are done, on stderr where that is a terminal."""
     from tqdm import tqdm
 
-    with tqdm(desc=label, unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True) as bar:
+    with tqdm(
+        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
+    ) as bar:
 
         def show(done: int, total: int) -> None:
             if bar.total is None:
@@ -192,6 +210,29 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
         yield show
 
 
+def add_features_argument(parser: Any) -> None:
+    """Add --features."""
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="DIR",
+        help="read regions from caches here that fit a model",
+    )
+
+
+def with_features(model: Captioner, features: Path | None) -> Captioner:
+    """Return a model that reads regions from the cache below a folder that is of its encoder, where one is named."""
+    if features is None:
+        return model
+    from captioner.evaluation.model_captions import SplitCaptioner, open_cache
+
+    cache = open_cache(features, model.encoder_identity)
+    if cache is None:
+        say(f"{model.name}: no regions of its encoder in {features}; images are encoded")
+        return model
+    return SplitCaptioner(model, [], cache)
+
+
 def add_model_argument(parser: Any, *, several: str | None = None, default: str = DEFAULT) -> None:
     """Add --model, which `several` tells how to give more than once."""
     parser.add_argument(
@@ -199,6 +240,15 @@ def add_model_argument(parser: Any, *, several: str | None = None, default: str 
         action="append" if several else "store",
         metavar="NAME",
         help=f"bundled model or checkpoint folder{f'; {several}' if several else ''} (default: {default})",
+    )
+
+
+def add_download_argument(parser: Any) -> None:
+    """Add --allow-download."""
+    parser.add_argument(
+        "--allow-download",
+        action="store_true",
+        help="download the encoder's weights where a model comes without them",
     )
 
 
@@ -245,10 +295,15 @@ def positive(text: str) -> int:
 
 
 def say(message: object) -> None:
-    """Tell the user something, on stderr."""
-    print(message, file=sys.stderr)
+    """Tell the user something, in one printable line on stderr, whatever names are in it."""
+    print(printable_line(str(message)), file=sys.stderr)
+
+
+def show(text: str, *, flush: bool = False) -> None:
+    """Print lines of results, each printable, whatever names are in them."""
+    print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
 
 
 def complain(message: object) -> None:
     """Tell the user what is wrong, in one line on stderr."""
-    print(f"captioner: {message}", file=sys.stderr)
+    say(f"captioner: {message}")

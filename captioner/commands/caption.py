@@ -20,6 +20,8 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_download_argument,
+    add_features_argument,
     add_model_argument,
     add_search_arguments,
     add_setting,
@@ -31,6 +33,8 @@ from captioner.commands.arguments import (
     read_search,
     say,
     search_beside_encoding,
+    show,
+    with_features,
 )
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
 OVERLAYS = "overlays"  # the folder of overlays in --out
 LIST = "-"  # the path that stands for a list on standard input
+ATTENTION = ("mean", "all")  # what `--attention` records: the weights that are alpha, or those of all heads too
 
 
 def add_caption(commands: Any) -> None:
@@ -57,6 +62,8 @@ def add_caption(commands: Any) -> None:
     parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
     add_model_argument(parser)
+    add_download_argument(parser)
+    add_features_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
     add_setting(parser, "workers")
@@ -83,7 +90,14 @@ def _add_output_arguments(group: Any) -> None:
         default="skip",
         help="images that have captions in DIR already: keep those, replace them, or stop",
     )
-    group.add_argument("--attention", action="store_true", help="also record the attention of each word")
+    group.add_argument(
+        "--attention",
+        nargs="?",
+        const="mean",
+        choices=ATTENTION,
+        metavar="all",
+        help="also record the attention of each word; all: of every layer and head of a transformer too",
+    )
     group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
     group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
     group.add_argument("--beside", action="store_true", help="also write a text file next to each image")
@@ -100,11 +114,11 @@ def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
-    captioning = read_search(options)
+    captioning = replace(read_search(options), heads=options.attention == "all")
     output = OutputOptions(
         options.format,
         options.existing,
-        attention=options.attention or options.gallery,
+        attention=options.attention is not None or options.gallery,
         beside=options.beside,
     )
     _check_output(options, output)
@@ -113,7 +127,14 @@ def run_caption(options: argparse.Namespace) -> int:
     from captioner.captioning.captioner import load
 
     threads = cores_per_process()
-    model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = load(
+        folder,
+        device=read_device(options),
+        threads=threads,
+        progress=not options.quiet,
+        allow_download=options.allow_download,
+    )
+    model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
@@ -133,7 +154,7 @@ def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
     wanted = {
         "--format": output.formats != ("jsonl",),
         "--existing": output.existing != "skip",
-        "--attention": options.attention,
+        "--attention": options.attention is not None,
         "--overlays": options.overlays,
         "--gallery": options.gallery,
         "--beside": output.beside,
@@ -214,7 +235,7 @@ def _fill_folder(
     collection.check_found(report.found)
     if processes.is_first:
         summary = _summary(report.captioned, report.skipped, report.failed, report.seconds)
-        print(f"{options.out / CAPTIONS}: {summary}")
+        show(f"{options.out / CAPTIONS}: {summary}")
     if processes.count > 1:
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import UsageError, add_command
+from captioner.commands.arguments import UsageError, add_command, show
 from captioner.commands.models import models_table
 from captioner.model.bundled import find_model, model_name, summarise
 
@@ -62,7 +62,7 @@ def _export_checkpoint(options: argparse.Namespace) -> int:
 
     checkpoint = load_checkpoint(find_model(options.model))
     export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)
-    print("\n".join(models_table([summarise(options.folder.resolve())])))
+    show("\n".join(models_table([summarise(options.folder.resolve())])))
     return 0
 
 
@@ -93,4 +93,4 @@ def _to_onnx(options: argparse.Namespace) -> OnnxModel:
 def _show_files(folder: Path, names: list[str]) -> None:
     """Print what was written, and how large it is."""
     size = sum((folder / name).stat().st_size for name in names)
-    print(f"{folder}: {', '.join(names) if len(names) < 6 else f'{len(names)} files'}, {size / 1e6:.1f} MB")
+    show(f"{folder}: {', '.join(names) if len(names) < 6 else f'{len(names)} files'}, {size / 1e6:.1f} MB")

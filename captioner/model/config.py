@@ -3,53 +3,46 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
+from captioner.datasets.annotations import shown
 from captioner.images.preprocessing import FITS
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares, check_types
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
+IMPORTED = "imported/"  # before the name of regions that were imported
 WEIGHTS_SUFFIX = ".safetensors"
 MODES = ("soft", "hard", "gumbel", "local", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
 INFERENCES = ("expectation", "argmax")
 FEEDS = ("every-step", "first-step", "state", "feed-forward")
 GATES = ("none", "scalar", "vector")
+KINDS = ("lstm", "transformer")
+POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
 METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
+MOST_PIXELS = 1024  # of an encoder's side; recipes have 288 at most
+WIDEST = 16_384  # numbers in a layer; recipes have 2,048 at most
+# No colons and no paths: timm takes hf-hub:owner/name for a download, and local-dir:path for a folder.
+ENCODER_NAME = re.compile(r"(timm/|imported/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-def check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
-    """Check that settings are among the choices of their names."""
-    for name, allowed in choices.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ValueError(f"{section} {name} is {value!r}; choose from {', '.join(allowed)}")
+def added(default: Any) -> Any:
+    """Return a setting that older checkpoints do not have, with the value that they were made with."""
+    return field(default=default, metadata={"added": True})
 
 
-def check_least(section: str, config: object, **least: float) -> None:
-    """Check that numbers are at least what their names say."""
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value < bound:
-            raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
+def telling_settings(config: AttentionConfig | DecoderConfig) -> dict[str, Any]:
+    """Return the settings that tell models apart; those added later are among them only where they were changed.
 
-
-def check_positive(section: str, config: object, *names: str) -> None:
-    """Check that numbers are above 0."""
-    for name in names:
-        value = getattr(config, name)
-        if value <= 0:
-            raise ValueError(f"{section} {name} is {value}; it must be above 0")
-
-
-def check_shares(section: str, config: object, *names: str) -> None:
-    """Check that numbers are from 0 to below 1."""
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
+    So a model is still the same to a version that has learned something new.
+    """
+    unchanged = {each.name for each in fields(config) if each.metadata.get("added")}
+    unchanged -= {each.name for each in fields(config) if getattr(config, each.name) != each.default}
+    return {name: value for name, value in asdict(config).items() if name not in unchanged}
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,10 @@ class EncoderConfig:
     patches beside the class token. `weights` are those it was published with ("imagenet", whatever it was trained on),
     "random", or a safetensors file.
 
-    A `name` package.module:function is a function outside of this package that takes a stride, or None, and `weights`,
-    and returns a `Backbone`; see `captioner.model.extensions`.
+    `fit` is "squash", "crop" or "pad", see `Preprocessing`. A `name` package.module:function is a function outside of
+    this package that takes a stride, or None, and `weights`, and returns a `Backbone`; see
+    `captioner.model.extensions`. A name imported/NAME stands for regions that `captioner features --import` has put
+    into a cache; nothing else can then be set.
     """
 
     name: str = "efficientnet-lite2"
@@ -72,15 +67,26 @@ class EncoderConfig:
     weights: str = "imagenet"
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"encoder size is {self.size}; it must be at least 1 pixel")
-        if self.layer is not None and not re.fullmatch(r"stride\d+(\+\w+)?", self.layer):
+        check_types("encoder", self)
+        if not ENCODER_NAME.fullmatch(self.name) and not is_extension(self.name):
+            choices = "see `captioner encoders`, or name one as timm/NAME or package.module:function"
+            raise ValueError(f"encoder name is {shown(self.name)}; {choices}")
+        if self.size is not None and not 1 <= self.size <= MOST_PIXELS:
+            raise ValueError(f"encoder size is {shown(self.size)}; it must be from 1 to {MOST_PIXELS} pixels")
+        if self.layer is not None and not re.fullmatch(r"stride[0-9]{1,4}(\+[a-z0-9]{1,9})?", self.layer):
             raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
             raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
         if self.weights not in WEIGHTS and not self.weights.endswith(WEIGHTS_SUFFIX):
             choices = f"{', '.join(WEIGHTS)}, or name a {WEIGHTS_SUFFIX} file"
             raise ValueError(f"encoder weights is {self.weights!r}; choose from {choices}")
+        if self.is_imported and (self.size, self.layer, self.fit, self.weights) != (None, None, None, "imagenet"):
+            raise ValueError(f"encoder name is {self.name!r}; imported regions have no size, layer, fit or weights")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the regions come from a file and not from an encoder."""
+        return self.name.startswith(IMPORTED)
 
 
 @dataclass(frozen=True)
@@ -111,11 +117,13 @@ class AttentionConfig:
     feed: str = "every-step"
 
     def __post_init__(self) -> None:
+        check_types("attention", self)
         check_choices("attention", self, mode=MODES, inference=INFERENCES, feed=FEEDS)
         if self.score not in SCORES and not is_extension(self.score):
             choices = f"{', '.join(SCORES)}, or package.module:Class"
             raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
         check_least("attention", self, width=1)
+        check_most("attention", self, width=WIDEST, heads=WIDEST)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
@@ -132,7 +140,13 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The sizes and parts of the decoder.
+    """The sizes and parts of the decoder, by its `kind`: an LSTM, the paper's, or a transformer.
+
+    An LSTM of 2 `layers` is two (Anderson et al., 2018): one reads the words and decides where to look, the one above
+    reads what was seen there and makes the words. One layer does both.
+
+    A transformer of width `hidden` has any number of layers, each with so many `heads` and a feed-forward network of
+    the width `feed_forward`; the `positions` of words are learned or sinusoidal. It has neither gate nor deep output.
 
     `regions` is the width to which regions are projected, 0 to take them as they come; `normalise` puts a layer norm
     after that. `gate` is beta: none, one number for the whole context as in the paper, or one for each feature.
@@ -150,11 +164,55 @@ class DecoderConfig:
     tied: bool = True
     dropout: float = 0.5
     region_dropout: float = 0.0
+    layers: int = added(1)
+    kind: str = added("lstm")
+    heads: int = added(0)
+    feed_forward: int = added(0)
+    positions: str = added("none")
 
     def __post_init__(self) -> None:
-        check_least("decoder", self, embedding=1, hidden=1, regions=0)
+        check_types("decoder", self)
+        check_choices("decoder", self, kind=KINDS)
+        check_least("decoder", self, embedding=1, hidden=1, regions=0, layers=1)
+        check_most("decoder", self, embedding=WIDEST, hidden=WIDEST, regions=WIDEST, layers=64, feed_forward=WIDEST)
+        if self.kind == "transformer":
+            self._check_transformer()
+        else:
+            self._check_lstm()
         check_choices("decoder", self, gate=GATES)
         check_shares("decoder", self, "dropout", "region_dropout")
+
+    def _check_lstm(self) -> None:
+        if self.layers > 2:
+            raise ValueError(f"decoder layers is {self.layers}; an LSTM has 1 or 2")
+        for name, none in (("heads", 0), ("feed_forward", 0), ("positions", "none")):
+            if getattr(self, name) != none:
+                raise ValueError(
+                    f"decoder {name} is {getattr(self, name)!r}; an LSTM has none: choose kind transformer"
+                )
+
+    def _check_transformer(self) -> None:
+        check_least("decoder", self, heads=1, feed_forward=1)
+        check_choices("decoder", self, positions=POSITIONS)
+        if self.hidden % self.heads:
+            raise ValueError(f"decoder heads is {self.heads}; it must divide hidden, {self.hidden}")
+        if self.gate != "none":
+            raise ValueError(f"decoder gate is {self.gate!r}; a transformer has none: choose none")
+        if self.deep_output:
+            raise ValueError("decoder deep_output is true; a transformer has none: choose false")
+
+
+def check_parts(decoder: DecoderConfig, attention: AttentionConfig) -> None:
+    """Refuse a decoder and attention that make no model together; what only the encoder can tell is left to them."""
+    if decoder.kind == "transformer":
+        for name, value in (("mode", "soft"), ("score", "scaled-dot"), ("heads", 0)):
+            if (given := getattr(attention, name)) != value:
+                raise ValueError(f"attention.{name} is {given!r}; with decoder.kind transformer it must be {value!r}")
+    elif decoder.layers == 2 and attention.mode == "none" and attention.feed != "every-step":
+        raise ValueError(
+            f"attention.feed is {attention.feed!r}; with decoder.layers 2, which reads the mean region at every step, "
+            "it must be 'every-step'"
+        )
 
 
 @dataclass(frozen=True)
@@ -163,7 +221,8 @@ class SearchConfig:
 
     The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
     Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `content_limit` is how
+    often it may say a content word, whose plural counts as the same, 0 for no limit.
 
     A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
     log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
@@ -193,6 +252,9 @@ class SearchConfig:
     maximum_length: int = setting(30, "say at most N words", least=1, served=(1, 60))
     no_repeat: int = setting(
         3, "never say the same N words in a row twice; 0 allows repetition", least=0, served=(0, 60)
+    )
+    content_limit: int = setting(
+        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, served=(0, 60)
     )
     temperature: float = setting(
         1.0,

@@ -12,6 +12,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
 from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.onnx_nodes import GraphBuilder, Unsupported
 from captioner.model.scores import (
     AdditiveScore,
@@ -29,6 +30,7 @@ _NORM_LEAST = 1e-12  # as torch's normalize has it, so that a row of zeros stays
 
 def build_start(decoder: Decoder, region_width: int, regions: int) -> bytes:
     """Return a serialised model: `regions` (B, L, D) -> what `build_step` lists, with a state (B, 1, H)."""
+    decoder = _translatable(decoder)
     graph = _DecoderGraph(decoder, regions)
     inputs = [graph.info("regions", "B", regions, region_width)]
     features = graph.add_project("regions")  # (B, L, R)
@@ -50,6 +52,7 @@ def build_step(decoder: Decoder, regions: int) -> bytes:
     at the first step alone. Out: `log_probs` (B, N, V) of the next word, `alpha` (B, N, L), `beta` (B, N), the mean
     gate, and the state after, `next_hidden` and `next_cell` (B, N, H).
     """
+    decoder = _translatable(decoder)
     graph = _DecoderGraph(decoder, regions)
     hidden, words = decoder.config.hidden, decoder.output.out_features
     inputs = [graph.info("words", "B", "N", dtype=TensorProto.INT32), *graph.shared_infos(captions="N")]
@@ -84,16 +87,23 @@ def build_step(decoder: Decoder, regions: int) -> bytes:
     return graph.model("step", inputs, outputs)
 
 
+def _translatable(decoder: Decoder) -> LSTMDecoder:
+    """Return the decoder; raise `Unsupported` where it is of a kind, or has a score, without a translation."""
+    if type(decoder) is not LSTMDecoder:
+        raise Unsupported(
+            f"no ONNX translation of decoder.kind {decoder.config.kind} with decoder.layers {decoder.config.layers}"
+        )
+    score = decoder.attention.score
+    if score is not None and type(score) not in _SCORES:
+        raise Unsupported(f"no ONNX translation of the score {decoder.attention.config.score}")
+    return decoder
+
+
 class _DecoderGraph(GraphBuilder):
     """The decoder's parts as nodes; L is `regions`."""
 
-    def __init__(self, decoder: Decoder, regions: int) -> None:
+    def __init__(self, decoder: LSTMDecoder, regions: int) -> None:
         super().__init__()
-        if type(decoder) is not Decoder:
-            raise Unsupported(f"no ONNX translation of a {type(decoder).__name__}")
-        score = decoder.attention.score
-        if score is not None and type(score) not in _SCORES:
-            raise Unsupported(f"no ONNX translation of the score {decoder.attention.config.score}")
         self.decoder, self.regions = decoder, regions
         self.attention, self.config = decoder.attention, decoder.attention.config
         self.width = decoder.config.hidden

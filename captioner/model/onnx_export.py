@@ -15,12 +15,13 @@ from captioner.model.checkpoint import Checkpoint
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.onnx_graph import build_graph
 from captioner.model.onnx_decoder import build_start, build_step
-from captioner.model.onnx_nodes import store_in_half
+from captioner.model.onnx_nodes import Unsupported, store_in_half
 from captioner.model.search_settings import settings_of
 
 FORMAT = 1
 ABOUT = "model.json"
-_OF_GROUPS = ("groups", "diversity")  # a beam in groups is left to the package
+_LEFT_OUT = ("groups", "diversity", "content_limit")  # off by default, and left to the package
+_FITS = ("squash", "crop")  # the others have regions that are missing
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def to_onnx(checkpoint: Checkpoint, name: str, *, half: bool = True) -> OnnxMode
     decoder that has no translation.
     """
     encoder, decoder = checkpoint.build_encoder(), checkpoint.build_decoder()
+    if encoder.preprocessing.fit not in _FITS:
+        raise Unsupported(f"no ONNX translation of encoder.fit {encoder.preprocessing.fit}")
     rows, columns = encoder.grid
     regions = rows * columns
     graphs = {
@@ -77,4 +80,4 @@ def _beam_settings() -> dict[str, float]:
     """Return the default settings of a beam search, as `SearchConfig` describes them."""
     config = SearchConfig()
     names = [name for name, about in settings_of(SearchConfig).items() if about.method in (None, "beam")]
-    return {name: getattr(config, name) for name in names if name not in _OF_GROUPS}
+    return {name: getattr(config, name) for name in names if name not in _LEFT_OUT}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from captioner.captioning.captioner import Captioner, load
 from captioner.cli import main
 from captioner.datasets.vocabulary import join_words
 from captioner.model.checkpoint import save_checkpoint
-from captioner.model.config import AttentionConfig
-from captioner.model.encoders.encoder import Encoder
+from captioner.model.config import AttentionConfig, EncoderConfig
+from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.onnx_export import to_onnx
 from captioner.model.onnx_nodes import Unsupported
 
@@ -53,7 +54,7 @@ def check(model: Captioner, exported: OnnxCaptioner, paths: list[Path], **settin
 @pytest.mark.parametrize("settings", SETTINGS, ids=["default", "bounded"])
 @pytest.mark.parametrize("name", TOYS)
 def test_toys_say_the_same(name: str, settings: dict[str, Any], lite0: Encoder, tmp_path: Path) -> None:
-    checkpoint = make_toy(lite0, 1, AttentionConfig(width=5, **TOYS[name]))
+    checkpoint = make_toy(lite0, 1, attention=AttentionConfig(width=5, **TOYS[name]))
     to_onnx(checkpoint, name, half=False).write(tmp_path / "onnx")
     paths = write_images(tmp_path / "images", 4)
     check(Captioner(checkpoint, device="cpu"), OnnxCaptioner(tmp_path / "onnx", **settings), paths, **settings)
@@ -105,6 +106,14 @@ def test_a_model_without_a_translation_leaves_no_folder(
     assert main(["export", str(tmp_path / "toy"), str(tmp_path / "onnx"), "--onnx"]) == 1
     assert capsys.readouterr().err == "captioner: no ONNX translation of LeakyReLU\n"
     assert not (tmp_path / "onnx").exists()
+
+
+def test_padded_photographs_are_refused(lite0: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = EncoderConfig("efficientnet-lite0", size=64, fit="pad")
+    padded = load_encoder(config)
+    save_checkpoint(tmp_path / "toy", replace(make_toy(padded), encoder=config))
+    assert main(["export", str(tmp_path / "toy"), str(tmp_path / "onnx"), "--onnx"]) == 1
+    assert capsys.readouterr().err == "captioner: no ONNX translation of encoder.fit pad\n"
 
 
 def test_words_join_by_the_rules_in_the_json(lite0: Encoder) -> None:

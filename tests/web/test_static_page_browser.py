@@ -114,7 +114,7 @@ def test_toys_say_the_same_from_a_file(
     browser: Browser,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    checkpoint = make_toy(lite0, 1, AttentionConfig(width=5, **TOYS[name]))
+    checkpoint = make_toy(lite0, 1, attention=AttentionConfig(width=5, **TOYS[name]))
     model = with_settings(to_onnx(checkpoint, "toy", half=False), **settings)
     write_page(model, runtime, tmp_path / "page")
     captioner = Captioner(checkpoint, device="cpu")
