@@ -33,7 +33,7 @@ from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
 from captioner.model.encoders.region_cache import grid_mask
 from captioner.model.regions import Regions
-from captioner.model.search.beam import Hypothesis, search
+from captioner.model.search.beam import Hypothesis, nothing, search
 from captioner.model.search.next_words import ContentWords
 from captioner.processes import choose_device
 
@@ -60,19 +60,21 @@ class Captioner:
         threads: int | None = None,
         progress: bool = False,
         name: str | None = None,
+        allow_download: bool = False,
     ) -> None:
         """Build the model of a checkpoint, which may have a `name`.
 
-        `device`, `engine` and `threads` are those of `make_engine`; `progress` shows on stderr the download of an
-        encoder that is not on this machine.
+        `device`, `engine` and `threads` are those of `make_engine`. Where the checkpoint comes without its encoder's
+        weights and they are not on this machine, `allow_download` gets them, and `progress` shows that on stderr.
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest
         self.encoder_identity = checkpoint.encoder_identity
         self.name = name
         self.vocabulary = checkpoint.vocabulary
-        self._checkpoint, self._engine_settings = checkpoint, {"engine": engine, "threads": threads}  # to be pickled
-        encoder = checkpoint.build_encoder(progress=progress)
+        self._checkpoint = checkpoint  # to be pickled, with what it takes to build the model again
+        self._settings = {"engine": engine, "threads": threads, "allow_download": allow_download}
+        encoder = checkpoint.build_encoder(progress=progress, allow_download=allow_download)
         self.preprocessing = encoder.preprocessing
         self.grid = encoder.grid
         self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
@@ -93,7 +95,7 @@ class Captioner:
         self._engine.close()
 
     def __reduce__(self) -> tuple[Callable[..., Captioner], tuple[Checkpoint, dict[str, Any]]]:
-        return _rebuild, (self._checkpoint, {**self._engine_settings, "device": self.device, "name": self.name})
+        return _rebuild, (self._checkpoint, {**self._settings, "device": self.device, "name": self.name})
 
     # A text is a sequence of texts too; it is one image.
     @overload
@@ -153,14 +155,22 @@ class Captioner:
         return torch.from_numpy(self._engine([image.pixels for image in prepared])).to(self.device)
 
     def find_captions(
-        self, regions: Tensor, geometries: Sequence[Geometry], options: CaptionOptions, seeds: Sequence[int]
+        self,
+        regions: Tensor,
+        geometries: Sequence[Geometry],
+        options: CaptionOptions,
+        seeds: Sequence[int],
+        check: Callable[[], None] = nothing,
     ) -> list[list[Caption]]:
         """Return up to `options.n_best` captions of each of B images of regions (B, L, D), the best first.
 
-        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
+        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them. `check`
+        is called before each word, and ends the search by raising.
         """
         content = self._content if options.search.content_limit else None
-        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds, content)
+        found = search(
+            self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds, content, check
+        )
         captions = [
             [
                 make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))
@@ -194,6 +204,7 @@ def load(
     engine: str = "auto",
     threads: int | None = None,
     progress: bool = False,
+    allow_download: bool = False,
 ) -> Captioner:
     """Return a model ready to caption: a bundled one by name (by default the default one), or a checkpoint folder.
 
@@ -201,7 +212,15 @@ def load(
     """
     folder = find_model(model)
     checkpoint, name = load_checkpoint(folder), model_name(folder)
-    return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress, name=name)
+    return Captioner(
+        checkpoint,
+        device=device,
+        engine=engine,
+        threads=threads,
+        progress=progress,
+        name=name,
+        allow_download=allow_download,
+    )
 
 
 def make_caption(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from threading import Event
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
@@ -49,6 +50,11 @@ def caption_items(
     `prepare` gives an item back together with what the network takes.
     """
     size = options.batch_size or BATCH
+    left = Event()
+
+    def check() -> None:
+        if left.is_set():  # nobody waits for these captions, but the end of the program for this thread
+            raise InterruptedError("the search was interrupted")
 
     def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
         item, seed = given
@@ -75,7 +81,7 @@ def caption_items(
         found: Iterator[list[Caption]] = iter(())
         if regions is not None:
             geometries, seeds = zip(*good, strict=True)
-            found = iter(model.find_captions(regions, geometries, options, seeds))
+            found = iter(model.find_captions(regions, geometries, options, seeds, check))
         return [
             (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
         ]
@@ -88,7 +94,7 @@ def caption_items(
     batches = _batches(images, -(-size // SEARCHED) * SEARCHED)
     encoded = map_ahead(encode, batches, workers=1, ahead=1, name="encode")
     groups = (group for batch in encoded for group in batch)
-    for found in map_ahead(find, groups, workers=searchers, ahead=searchers, name="search"):
+    for found in map_ahead(find, groups, workers=searchers, ahead=searchers, name="search", left=left):
         yield from found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.files import printable
+from captioner.files import printable, printable_line
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
@@ -201,7 +201,9 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
     """
     from tqdm import tqdm
 
-    with tqdm(desc=label, unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True) as bar:
+    with tqdm(
+        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
+    ) as bar:
 
         def show(done: int, total: int, before: int | None = None) -> None:
             if bar.total is None:
@@ -249,6 +251,15 @@ def add_model_argument(parser: Any, *, several: str | None = None, default: str 
     )
 
 
+def add_download_argument(parser: Any) -> None:
+    """Add --allow-download."""
+    parser.add_argument(
+        "--allow-download",
+        action="store_true",
+        help="download the encoder's weights where a model comes without them",
+    )
+
+
 def add_device_argument(parser: Any) -> None:
     """Add --device."""
     parser.add_argument("--device", default="auto", help="where to compute: auto, cpu, cuda, cuda:1 or mps")
@@ -293,8 +304,13 @@ def positive(text: str) -> int:
 
 
 def say(message: object) -> None:
-    """Tell the user something, on stderr."""
-    print(message, file=sys.stderr)
+    """Tell the user something, in one printable line on stderr, whatever names are in it."""
+    print(printable_line(str(message)), file=sys.stderr)
+
+
+def show(text: str, *, flush: bool = False) -> None:
+    """Print lines of results, each printable, whatever names are in them."""
+    print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
 
 
 def report(message: object) -> None:
@@ -311,4 +327,4 @@ def announce(message: object, *, quiet: bool) -> None:
 
 def complain(message: object) -> None:
     """Tell the user what is wrong, in one line on stderr."""
-    print(f"captioner: {message}", file=sys.stderr)
+    say(f"captioner: {message}")

@@ -67,7 +67,13 @@ def run_caption(options: argparse.Namespace) -> int:
     from captioner.captioning.captioner import load
 
     threads = cores_per_process()
-    model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = load(
+        folder,
+        device=read_device(options),
+        threads=threads,
+        progress=not options.quiet,
+        allow_download=options.allow_download,
+    )
     model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
@@ -184,7 +190,9 @@ def _fill_folder(
 
 def _report(out: Path, done: Report) -> None:
     gone = f", {done.gone:,} gone" if done.gone else ""
-    report(f"{out / CAPTIONS}: {_summary(done.captioned, done.skipped, done.failed, done.seconds)}{gone}")
+    report(
+        f"{printable(str(out / CAPTIONS))}: {_summary(done.captioned, done.skipped, done.failed, done.seconds)}{gone}"
+    )
 
 
 def _say_left_out(collection: Collection, left: tuple[str, ...] | list[str]) -> None:

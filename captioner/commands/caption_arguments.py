@@ -14,6 +14,7 @@ from captioner.captioning.wording import Wording
 from captioner.commands.arguments import (
     UsageError,
     add_device_argument,
+    add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
@@ -38,6 +39,7 @@ def add_caption_arguments(parser: Any) -> None:
     parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
     add_model_argument(parser)
+    add_download_argument(parser)
     add_features_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
