@@ -72,7 +72,7 @@ def caption_items(
             return [(group, None) for group in groups]
         regions = torch.cat([model.encode(good[start : start + size]) for start in range(0, len(good), size)])
         counts = [sum(isinstance(image.prepared, Prepared) for image in group) for group in groups]
-        parts = regions.split(counts)  # each (B, L, D)
+        parts = torch.split(regions, counts)  # each (B, L, D)
         return [(group, part if len(part) else None) for group, part in zip(groups, parts, strict=True)]
 
     def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
