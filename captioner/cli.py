@@ -58,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         complain(error)
         return 1
+    except MemoryError:
+        complain("there is not enough memory; try fewer or smaller images at a time, or a smaller model")
+        return 1
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command
+from captioner.commands.arguments import add_command, show
 from captioner.evaluation.tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 
@@ -25,7 +25,7 @@ def run_models(options: argparse.Namespace) -> int:
     folders = [find_model(model) for model in options.models or bundled_models()]
     if not folders:
         find_model()  # says how to get one
-    print("\n".join(_table([summarise(folder) for folder in folders], default)))
+    show("\n".join(_table([summarise(folder) for folder in folders], default)))
     return 0
 
 
@@ -69,5 +69,5 @@ def run_export(options: argparse.Namespace) -> int:
 
     checkpoint = load_checkpoint(find_model(options.model))
     export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)
-    print("\n".join(_table([summarise(options.folder.resolve())], None)))
+    show("\n".join(_table([summarise(options.folder.resolve())], None)))
     return 0

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -429,3 +430,24 @@ def test_results_are_plain() -> None:
     failed = Result.failed(Source("a\nb", Path("a")), "why")
     assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
     assert str(failed.error) == r"'a\nb': why"
+
+
+def test_an_interrupt_ends_a_search_under_way(
+    model: Captioner, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching = threading.Event()
+
+    def search_for_ever(*arguments: Any) -> None:
+        searching.set()
+        while True:
+            arguments[-1]()  # what is called before each word
+
+    def sources() -> Iterator[Source]:
+        while not searching.is_set():
+            yield Source("photo.jpg", photos[0])
+        raise KeyboardInterrupt  # as Ctrl-C and SIGTERM do
+
+    monkeypatch.setattr("captioner.captioning.captioner.search", search_for_ever)
+    with pytest.raises(KeyboardInterrupt):
+        list(caption_sources(model, sources(), CaptionOptions(batch_size=1)))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]

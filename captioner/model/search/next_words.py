@@ -16,6 +16,17 @@ from captioner.model.config import SearchConfig
 CHUNK = 32  # scores of which only the best is looked at first
 
 
+def nothing() -> None:
+    """Do nothing: how a search is checked that nobody wants to end."""
+
+
+class NotFinite(ValueError):
+    """A decoder's scores are no numbers, so that no caption is better than another."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's scores are not finite numbers; its weights are damaged, or far too large")
+
+
 @dataclass(frozen=True)
 class ContentWords:
     """The V words of a vocabulary in groups of which a caption may say one only so often: "dog" and "dogs"."""
