@@ -100,22 +100,27 @@ class Captioner:
     # A text is a sequence of texts too; it is one image.
     @overload
     def caption(  # type: ignore[overload-overlap]
-        self, images: ImageInput, *, n_best: None = None, **settings: Unpack[CaptionSettings]
+        self, images: ImageInput, *, n_best: None = None, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> Caption: ...
 
     @overload
     def caption(  # type: ignore[overload-overlap]
-        self, images: ImageInput, *, n_best: int, **settings: Unpack[CaptionSettings]
+        self, images: ImageInput, *, n_best: int, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> list[Caption]: ...
 
     @overload
     def caption(
-        self, images: Sequence[ImageInput], *, n_best: None = None, **settings: Unpack[CaptionSettings]
+        self,
+        images: Sequence[ImageInput],
+        *,
+        n_best: None = None,
+        heads: bool = False,
+        **settings: Unpack[CaptionSettings],
     ) -> list[Caption]: ...
 
     @overload
     def caption(
-        self, images: Sequence[ImageInput], *, n_best: int, **settings: Unpack[CaptionSettings]
+        self, images: Sequence[ImageInput], *, n_best: int, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> list[list[Caption]]: ...
 
     def caption(
@@ -123,6 +128,7 @@ class Captioner:
         images: ImageInput | Sequence[ImageInput],
         *,
         n_best: int | None = None,
+        heads: bool = False,
         **settings: Unpack[CaptionSettings],
     ) -> Caption | list[Caption] | list[list[Caption]]:
         """Return the caption of an image, or the list of those of a list of images.
@@ -134,7 +140,7 @@ class Captioner:
         `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time. With
         `heads=True` a caption has the weights of every layer and head too.
         """
-        options = make_options(n_best=n_best, **settings)
+        options = make_options(n_best=n_best, heads=heads, **settings)
         several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
         given: Sequence[ImageInput] = images if several else [images]  # type: ignore[assignment, list-item]
         items = ((to_source(image), options.image_seed(b"%d" % place)) for place, image in enumerate(given))

@@ -16,7 +16,7 @@ EXISTING = ("skip", "overwrite", "error")
 
 
 class CaptionSettings(TypedDict, total=False):
-    """The keywords of a Python call, for type checkers: `SETTINGS` but `n_best` and `workers`, `sample` and `heads`."""
+    """The keywords of a Python call, for type checkers: `sample`, and `SETTINGS` without `n_best` and `workers`."""
 
     beam: int | None
     groups: int | None
@@ -32,7 +32,6 @@ class CaptionSettings(TypedDict, total=False):
     no_repeat: int | None
     content_limit: int | None
     batch_size: int | None
-    heads: bool
 
 
 @dataclass(frozen=True)
