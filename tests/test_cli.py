@@ -123,7 +123,7 @@ WRONG_USAGE = [
     (f"caption {CAT} --loud", "--loud; see `captioner caption --help`"),
     *(
         (f"caption {CAT} --{flag}", f"--{flag} needs --out DIR")
-        for flag in ("overlays", "gallery", "beside", "attention")
+        for flag in ("overlays", "gallery", "embed", "prune", "attention")
     ),
     (f"caption {CAT} --format csv", "--format needs --out DIR"),
     (f"caption {CAT} --existing overwrite", "--existing needs --out DIR"),
