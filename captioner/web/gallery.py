@@ -23,9 +23,9 @@ from PIL import Image
 from captioner.captioning.caption import Caption
 from captioner.captioning.records import CAPTIONS, read_lines, recorded_captions, recorded_images, refuse_link
 from captioner.files import printable, replacing
-from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
+from captioner.images.sources import Source
 from captioner.threads import map_ahead
 from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
 
