@@ -56,7 +56,6 @@ def run_caption(options: argparse.Namespace) -> int:
     captioning = replace(read_search(options), heads=options.attention == "all")
     output = read_output(options)
     folder = find_model(options.model)
-    announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     collection = Collection(
         options.paths,
         recursive=options.recursive,
@@ -64,6 +63,7 @@ def run_caption(options: argparse.Namespace) -> int:
         leave_out=options.out / OVERLAYS if options.out is not None else None,
     )
     collection.check()
+    announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     from captioner.captioning.captioner import load
 
     threads = cores_per_process()
