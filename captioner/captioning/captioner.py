@@ -156,13 +156,19 @@ class Captioner:
         return torch.from_numpy(self._engine([image.pixels for image in prepared])).to(self.device)
 
     def find_captions(
-        self, regions: Tensor, geometries: Sequence[Geometry], options: CaptionOptions, seeds: Sequence[int]
+        self,
+        regions: Tensor,
+        geometries: Sequence[Geometry],
+        options: CaptionOptions,
+        seeds: Sequence[int],
+        stop: Callable[[], bool] | None = None,
     ) -> list[list[Caption]]:
         """Return up to `options.n_best` captions of each of B images of regions (B, L, D), the best first.
 
-        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
+        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them. `stop` is
+        that of `captioner.model.search.beam.search`.
         """
-        found = search(self.decoder, regions, options.search, options.n_best, seeds)
+        found = search(self.decoder, regions, options.search, options.n_best, seeds, stop)
         return [
             [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
             for hypotheses, geometry in zip(found, geometries, strict=True)

@@ -7,7 +7,7 @@ that go on from the same one share its look at them. An image whose best caption
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample
+from captioner.model.search.stopping import check_stop
 
 __all__ = ["Hypothesis", "beam_search", "search"]
 
@@ -26,21 +27,29 @@ LEAVE = 8  # one image in so many must be finished before it pays to make the ba
 
 
 def search(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+    decoder: Decoder,
+    regions: Tensor,
+    config: SearchConfig,
+    best: int = 1,
+    seeds: Sequence[int] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone.
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. `stop` is asked
+    before every step, and once it says yes, `SearchStopped` is raised.
     """
     if config.method == "sample":
         if seeds is None:
             raise ValueError("seeds is None; sampling needs one number for each image")
-        return sample(decoder, regions, config, seeds, best)
-    return beam_search(decoder, regions, config, best)
+        return sample(decoder, regions, config, seeds, best, stop)
+    return beam_search(decoder, regions, config, best, stop)
 
 
-def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1) -> list[list[Hypothesis]]:
-    """Return the `best` captions of each of B images of regions (B, L, D), the best first.
+def beam_search(
+    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, stop: Callable[[], bool] | None = None
+) -> list[list[Hypothesis]]:
+    """Return the `best` captions of each of B images of regions (B, L, D), the best first; `stop` is as for `search`.
 
     Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
     best caption of each comes before the second best of any, and no caption comes twice.
@@ -50,6 +59,7 @@ def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: i
     with torch.no_grad():
         beams = _Beams(decoder, regions, config, best)
         while len(beams.images):
+            check_stop(stop)
             beams.advance()
         return beams.found()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores
+from captioner.model.search.stopping import check_stop
 
 
 @torch.no_grad()
@@ -74,12 +75,17 @@ def roll_out(
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+    decoder: Decoder,
+    regions: Tensor,
+    config: SearchConfig,
+    seeds: Sequence[int],
+    captions: int = 1,
+    stop: Callable[[], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
     Each image has a seed of its own, and its captions depend on nothing else. Log probabilities are those of the
-    decoder, whatever temperature words were drawn at.
+    decoder, whatever temperature words were drawn at. `stop` is as for `search`.
     """
     if captions < 1:
         raise ValueError(f"best is {captions}; it must be at least 1")
@@ -101,6 +107,7 @@ def sample(
     log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
+        check_stop(stop)
         read = decoder.embed(words, inputs)
         step = decoder.step(inputs, state, read.gates)
         logits = decoder.logits(read.vectors, step.state.hidden, step.context)
