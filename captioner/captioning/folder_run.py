@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_sources
+from captioner.captioning.corrections import apply_corrections, store_corrections
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
@@ -78,6 +79,9 @@ def caption_into(
         if processes.is_first:
             failed = {key for outcome in outcomes for key in outcome.failed}
             folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
+            if output.corrections:
+                store_corrections(out, output.corrections)
+            apply_corrections(out)
             _derive(out, output)
             if pictures is not None:
                 pictures.finish()

@@ -106,13 +106,15 @@ class OutputOptions:
 
     `existing` is "skip" (they stay), "overwrite" (those of the images given are made anew) or "error" (nothing is
     done). `attention` puts attention grids into the record, `beside` writes a text file beside each image, the one
-    thing that lies outside the folder.
+    thing that lies outside the folder. `corrections` are captions by the names of their images that people have chosen
+    or written, which the folder keeps.
     """
 
     formats: tuple[str, ...] = ("jsonl",)
     existing: str = "skip"
     attention: bool = False
     beside: bool = False
+    corrections: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for format in self.formats:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from captioner.captioning.corrections import Applied, apply_corrections, correct_folder, read_corrections
 from captioner.captioning.options import EXISTING, CaptionOptions, OutputOptions
 from captioner.captioning.outputs import FORMATS
 from captioner.captioning.records import CAPTIONS, read_lines
@@ -50,7 +51,7 @@ def add_caption(commands: Any) -> None:
     parser = add_command(commands, "caption", run_caption, "caption images, a few or millions")
     parser.add_argument(
         "paths",
-        nargs="+",
+        nargs="*",
         metavar="PATH",
         help="images, folders, tar archives or glob patterns; - reads a list of them from standard input",
     )
@@ -87,6 +88,12 @@ def _add_output_arguments(group: Any) -> None:
     group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
     group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
     group.add_argument("--beside", action="store_true", help="also write a text file next to each image")
+    group.add_argument(
+        "--corrections",
+        type=Path,
+        metavar="FILE",
+        help='take over captions that people have corrected, lines of {"image", "caption"}; needs no PATH',
+    )
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -100,6 +107,8 @@ def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
+    if not options.paths and not options.corrections:
+        raise UsageError("nothing to caption; name images, folders or archives")
     captioning = read_search(options)
     output = OutputOptions(
         options.format,
@@ -108,6 +117,10 @@ def run_caption(options: argparse.Namespace) -> int:
         beside=options.beside,
     )
     _check_output(options, output)
+    if options.corrections:
+        if not options.paths:
+            return _correct(options)
+        output = replace(output, corrections=read_corrections(options.corrections))
     folder = find_model(options.model)
     collection = _Collection(options)
     from captioner.captioning.captioner import load
@@ -119,6 +132,27 @@ def run_caption(options: argparse.Namespace) -> int:
     if options.out:
         return _fill_folder(options, model, collection, captioning, output)
     return _print_table(options, model, collection, captioning)
+
+
+def _correct(options: argparse.Namespace) -> int:
+    """Take corrections over into a folder that has captions; no model is needed."""
+    from captioner.web.gallery import GALLERY, gallery_from_record
+
+    applied = correct_folder(options.out, options.corrections)
+    if (options.out / GALLERY).exists():
+        gallery_from_record(options.out)
+    return _report_corrections(options, applied)
+
+
+def _report_corrections(options: argparse.Namespace, applied: Applied) -> int:
+    """Say how many corrections there are, and which are of no known image; return the exit code."""
+    if not options.quiet:
+        say(f"{options.out / CAPTIONS}: {applied.corrected:,} captions corrected")
+    if applied.unknown:
+        names = ", ".join(map(printable, applied.unknown[:3]))
+        more = f" and {len(applied.unknown) - 3:,} more" if len(applied.unknown) > 3 else ""
+        complain(f"corrections of images without a caption in {options.out}, or of several of one name: {names}{more}")
+    return int(bool(applied.unknown))
 
 
 def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
@@ -137,6 +171,7 @@ def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
         "--overlays": options.overlays,
         "--gallery": options.gallery,
         "--beside": output.beside,
+        "--corrections": options.corrections is not None,
     }
     if name := next((name for name, given in wanted.items() if given), None):
         raise UsageError(f"{name} needs --out DIR, the folder to write to")
@@ -218,7 +253,8 @@ def _fill_folder(
     if processes.count > 1:
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return int(report.failed > 0)
+    unknown = _report_corrections(options, apply_corrections(options.out)) if output.corrections else 0
+    return max(unknown, int(report.failed > 0))
 
 
 class _Pictures:

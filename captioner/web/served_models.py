@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,18 +49,41 @@ def load_models(
     return served
 
 
-def find_examples(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Return a folder's first images by name, with their paths and content types; none where there is no folder."""
-    found: dict[str, tuple[Path, str]] = {}
+@dataclass(frozen=True)
+class Example:
+    """An image to try: where it is, and its content type."""
+
+    path: Path
+    kind: str
+
+    def read(self) -> bytes | None:
+        """Return its bytes, None where it is no longer there, no regular file, or too large."""
+        try:
+            # A pipe would block at its opening already.
+            with open(self.path, "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode) or status.st_size > _EXAMPLE_BYTES:
+                    return None
+                return file.read(_EXAMPLE_BYTES)
+        except OSError:
+            return None
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def find_examples(folder: Path) -> dict[str, Example]:
+    """Return a folder's first images by name; none where there is no folder."""
+    found: dict[str, Example] = {}
     for path in find_images([folder]):
         if len(found) == EXAMPLES:
             break
         try:
-            with path.open("rb") as file:
-                header = read_header(file.read(_EXAMPLE_BYTES))
-        except (OSError, Damaged):
+            header = read_header(Example(path, "").read() or b"")
+        except Damaged:
             continue
         # Those that a browser cannot show would be no help, nor those too large to be sent back.
         if header is not None and header.format != "TIFF":
-            found[path.name] = (path, f"image/{header.format.lower()}")
+            found[path.name] = Example(path, f"image/{header.format.lower()}")
     return found
