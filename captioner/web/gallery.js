@@ -184,8 +184,10 @@
     if (card.text === card.first) corrections.remove(card.name);
     else corrections.set(card.name, card.text);
     offerChanged();
+    const lost = byId("alternatives").contains(document.activeElement);
     fillAlternatives(card);
     show(card, choice);
+    if (lost) viewer.focus({ preventScroll: true }); // its button is another now
   }
 
   /* The dialog, which the address opens: #image-3, #image-3-word-2. */

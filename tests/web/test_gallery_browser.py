@@ -322,8 +322,8 @@ def test_alternatives_have_their_own_attention(browser: Browser, tmp_path: Path)
     with watched_page(browser, f"{(tmp_path / 'page.html').as_uri()}#image-1-word-1") as watched:
         page = watched.page
         assert page.locator("#alternatives .label").all_text_contents() == ["soft", "hard"]
-        page.locator("#alternatives button").nth(1).click()
-        assert page.locator("#alternatives button[aria-pressed=true] .label").inner_text() == "hard"
+        page.locator("#alternatives .look").nth(1).click()
+        assert page.locator("#alternatives .look[aria-pressed=true] .label").inner_text() == "hard"
         assert page.locator(".viewer-word").count() == 2
         for key, number, cell in (("ArrowRight", 1, (3, 0)), ("End", 2, (3, 8))):
             page.keyboard.press(key)

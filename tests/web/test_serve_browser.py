@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers.awkward_images import png_of
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
-from helpers.photo_folders import EXAMPLES
+from helpers.photo_folders import EXAMPLES, ROOT
 from helpers.toy_captioner import make_toy
 from PIL import Image
 
@@ -263,7 +263,7 @@ def test_several_images_at_once(browser: Browser, url: str, models: list[Served]
         browser, url, allowed=("blob:", "data:", url), expected=expected, accept_downloads=True
     ) as watched:
         page = watched.page
-        page.set_input_files("#file", [*paths, EXAMPLES / "README.md"])
+        page.set_input_files("#file", [*paths, ROOT / "README.md"])
         wait_for_text(page, "#error", "README.md: The image is refused: not one of")
         page.wait_for_function("() => document.querySelectorAll('#strip button:not(.waiting)').length === 3")
         for place in (2, 1, 0):
