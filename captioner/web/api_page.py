@@ -80,9 +80,9 @@ def _values(schema: Mapping[str, Any]) -> str:
     elif abs(schema.get("maximum", 0)) >= 2**53:
         told = "any whole number"
     elif "maximum" in schema:
-        told = f"{schema['minimum']:g} to {schema['maximum']:g}"
+        told = f"{schema['minimum']:,} to {schema['maximum']:,}"
     else:
-        told = f"{schema['minimum']:g} or more"
+        told = f"{schema['minimum']:,} or more"
     default = schema.get("default")
     return told if default is None or "enum" in schema else f"{told}; {str(default).lower()} by default"
 

@@ -237,7 +237,7 @@ class Service:
                 each.cancel()
 
 
-def _outcome(future: asyncio.Future[Found]) -> Found | ImageError:
+def _outcome(future: asyncio.Future[Any]) -> Any:
     """Return the result of a future that is done, or why its image was refused."""
     if future.cancelled():
         raise Refusal(503, "the server is stopping", {"Retry-After": "5"})
