@@ -26,7 +26,7 @@ from captioner.images.preprocessing import Prepared
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
-from captioner.model.search.beam import Hypothesis, search
+from captioner.model.search.beam import Hypothesis, nothing, search
 from captioner.processes import choose_device
 from captioner.threads import available_cores, map_ahead
 
@@ -161,14 +161,14 @@ class Captioner:
         geometries: Sequence[Geometry],
         options: CaptionOptions,
         seeds: Sequence[int],
-        stop: Callable[[], bool] | None = None,
+        check: Callable[[], None] = nothing,
     ) -> list[list[Caption]]:
         """Return up to `options.n_best` captions of each of B images of regions (B, L, D), the best first.
 
-        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them. `stop` is
-        that of `captioner.model.search.beam.search`.
+        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them. `check`
+        is called before each word, and ends the search by raising.
         """
-        found = search(self.decoder, regions, options.search, options.n_best, seeds, stop)
+        found = search(self.decoder, regions, options.search, options.n_best, seeds, check)
         return [
             [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
             for hypotheses, geometry in zip(found, geometries, strict=True)

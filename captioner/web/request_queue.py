@@ -20,7 +20,6 @@ from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import CaptionOptions
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, Preprocessing
-from captioner.model.search.stopping import SearchStopped
 
 BATCH = 16  # images captioned together at most
 WAITING = 64  # images of one model accepted and not yet answered
@@ -28,6 +27,10 @@ WAITING = 64  # images of one model accepted and not yet answered
 
 class QueueFull(Exception):
     """More images are waiting than will be answered in good time."""
+
+
+class Abandoned(Exception):
+    """A search that nobody waits for any more."""
 
 
 class Decoder(Protocol):
@@ -133,11 +136,8 @@ class _Lane:
             # As of a single image: its place among its client's, not that in the batch, decides its samples.
             seeds = [job.options.image_seed(b"0") for job, _ in batch]
             geometries = [prepared.geometry for _, prepared in batch]
-            # Nobody is left to wait for it once all have left or had their time.
-            found = self.model.find_captions(
-                regions, geometries, options, seeds, lambda: all(job.future.done() for job, _ in batch)
-            )
-        except SearchStopped:
+            found = self.model.find_captions(regions, geometries, options, seeds, lambda: _check(batch))
+        except Abandoned:
             return
         except Exception as error:
             if len(batch) == 1:
@@ -148,6 +148,12 @@ class _Lane:
             return
         for (job, _), captions in zip(batch, found, strict=True):
             job.answer(captions)
+
+
+def _check(batch: list[_Ready]) -> None:
+    """End a search once all who asked for it have left or had their time."""
+    if all(job.future.done() for job, _ in batch):
+        raise Abandoned
 
 
 class CaptionQueue:

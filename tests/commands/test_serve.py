@@ -91,6 +91,16 @@ class Running:
             return received
 
 
+def raw_answer(server: Running, data: bytes) -> bytes:
+    """Send bytes as they are, and return the answer.
+
+    A machine may be so busy that a hasty server closes the connection before the bytes are sent; they are sent again.
+    """
+    while not (answer := server.raw(data)):
+        pass
+    return answer
+
+
 def start(*arguments: str, hasty: bool = False, files: int | None = None, drawing: Path | None = None) -> Running:
     """Start a server; it may have so many `files` open, and draws no figure before there is a file `drawing`."""
     settings = {"HASTY": "yes" if hasty else "", "FILES": str(files or ""), "DRAWING": str(drawing or "")}
@@ -209,7 +219,7 @@ HEAD = b"POST /caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r
 
 def test_a_chunked_upload_above_the_limit_is_cut(hasty: Running) -> None:
     # It never ends; the answer comes all the same, whole, and the connection is closed.
-    answer = hasty.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(1_100_000)))
+    answer = raw_answer(hasty, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(1_100_000)))
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413")
     assert b"connection: close" in head.lower()
@@ -220,23 +230,23 @@ def test_a_large_upload_gets_its_answer(server: Running, hasty: Running) -> None
     status, answer = server.ask(bytes(5_000_000))
     assert (status, answer["error"]) == (413, "the upload has more than 1 MB; send a smaller image")
     # One that asks before it sends need not send at all.
-    told = hasty.raw(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+    told = raw_answer(hasty, HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
     assert told.startswith(b"HTTP/1.1 413")
 
 
 def test_slow_uploads_and_heads_are_cut(hasty: Running, photos: list[bytes]) -> None:
-    slow = [
+    answered = [
         HEAD + b"X-Hasty: yes\r\nContent-Length: 1000\r\n\r\n" + photos[0][:300],
-        HEAD,  # a head that never ends
-        b"",  # nothing at all
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",  # half a head after a whole one
     ]
-    with ThreadPoolExecutor(len(slow)) as pool:
-        answer, headless, silent, halved = pool.map(hasty.raw, slow)
+    silent = [HEAD, b""]  # a head that never ends, and nothing at all
+    with ThreadPoolExecutor(4) as pool:
+        cut = pool.map(hasty.raw, silent)
+        answer, halved = pool.map(lambda data: raw_answer(hasty, data), answered)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"the upload took more than 1.5 seconds" in answer
-    assert (headless, silent) == (b"", b"")
     assert halved.count(b"HTTP/1.1 200") == 1
+    assert list(cut) == [b"", b""]
 
 
 def test_what_is_not_http(server: Running) -> None:

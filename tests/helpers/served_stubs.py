@@ -10,7 +10,6 @@ from typing import Any
 
 from captioner.captioning.captioner import Captioner
 from captioner.images.preprocessing import Prepared, Preprocessing
-from captioner.model.search.stopping import SearchStopped
 from captioner.web.decoding import Decoders
 
 
@@ -59,9 +58,11 @@ class Hung(Stub):
         self.searching, self.stopped = threading.Event(), threading.Event()
 
     def find_captions(self, *arguments: Any) -> Any:
-        *_, stop = arguments
+        *_, check = arguments
         self.searching.set()
-        while not stop():
-            time.sleep(0.001)
-        self.stopped.set()
-        raise SearchStopped
+        try:
+            while True:
+                check()
+                time.sleep(0.001)
+        finally:
+            self.stopped.set()

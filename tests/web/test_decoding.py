@@ -21,7 +21,7 @@ from captioner.images.preprocessing import Preprocessing
 from captioner.web import decoding
 from captioner.web.decoding import Decoders
 
-LATER = 120.0  # seconds
+LATER = 240.0  # seconds
 
 
 def deadline() -> float:

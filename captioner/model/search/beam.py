@@ -17,11 +17,10 @@ from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores, top_scores
+from captioner.model.search.next_words import NotFinite, next_word_scores, nothing, top_scores
 from captioner.model.search.sampling import sample
-from captioner.model.search.stopping import check_stop
 
-__all__ = ["Hypothesis", "beam_search", "search"]
+__all__ = ["Hypothesis", "beam_search", "nothing", "search"]
 
 LEAVE = 8  # one image in so many must be finished before it pays to make the batch smaller
 
@@ -32,34 +31,40 @@ def search(
     config: SearchConfig,
     best: int = 1,
     seeds: Sequence[int] | None = None,
-    stop: Callable[[], bool] | None = None,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. `stop` is asked
-    before every step, and once it says yes, `SearchStopped` is raised.
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. `check` is called
+    before each word, and ends the search by raising. A ValueError says that the decoder's scores are no numbers.
     """
     if config.method == "sample":
         if seeds is None:
             raise ValueError("seeds is None; sampling needs one number for each image")
-        return sample(decoder, regions, config, seeds, best, stop)
-    return beam_search(decoder, regions, config, best, stop)
+        return sample(decoder, regions, config, seeds, best, check)
+    return beam_search(decoder, regions, config, best, check)
 
 
 def beam_search(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, stop: Callable[[], bool] | None = None
+    decoder: Decoder,
+    regions: Tensor,
+    config: SearchConfig,
+    best: int = 1,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
-    """Return the `best` captions of each of B images of regions (B, L, D), the best first; `stop` is as for `search`.
+    """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
     Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
-    best caption of each comes before the second best of any, and no caption comes twice.
+    best caption of each comes before the second best of any, and no caption comes twice. `check` is as for `search`.
     """
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
     with torch.no_grad():
         beams = _Beams(decoder, regions, config, best)
-        while len(beams.images):
-            check_stop(stop)
+        for _ in range(config.maximum_length + 1):  # no caption is longer, whatever the scores are
+            if not len(beams.images):
+                break
+            check()
             beams.advance()
         return beams.found()
 
@@ -106,8 +111,11 @@ class _Beams:
         step = self.decoder.step(self.inputs, self.state, words.gates, parents=self.parents)
         logits = self.decoder.logits(words.vectors, step.state.hidden, step.context)  # (b, K, V)
         scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
-        stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
-        if bool(stuck.any()):
+        best = scores.amax(dim=-1)  # (b, K)
+        stuck = best.isneginf()  # (b, K), beams that no word may follow
+        if not bool((best > -math.inf).all()):
+            if bool(best.isnan().any()):
+                raise NotFinite
             beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)
             self._finish(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
         groups: list[_GroupChoice] = []
@@ -201,12 +209,16 @@ class _Beams:
 
     def found(self) -> list[list[Hypothesis]]:
         """Return the best captions of each image."""
-        if not self.finished:
+        if not self.pointers.images:
             return []
+        if not self.finished:
+            raise NotFinite
         power = self.config.length_power
         best = Finished.join(self.finished).best(power, self.leaders.shape[-1])  # (B, G, n)
         best = best.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
         found = self.pointers.hypotheses(best.map(lambda tensor: tensor.flatten(1)), power)
+        if not all(found):  # log probabilities so low that they add up to none at all
+            raise NotFinite
         return [_different(hypotheses)[: self.best] for hypotheses in found]
 
 

@@ -13,6 +13,17 @@ from captioner.model.config import SearchConfig
 CHUNK = 32  # scores of which only the best is looked at first
 
 
+def nothing() -> None:
+    """Do nothing: how a search is checked that nobody wants to end."""
+
+
+class NotFinite(ValueError):
+    """A decoder's scores are no numbers, so that no caption is better than another."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's scores are not finite numbers; its weights are damaged, or far too large")
+
+
 def next_word_scores(logits: Tensor, history: Tensor, config: SearchConfig) -> Tensor:
     """Return log probabilities (B, K, V) of the next word after `history` (B, K, t), what may not be said at -inf."""
     scores = logits.log_softmax(dim=-1)  # (B, K, V)

@@ -14,8 +14,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores
-from captioner.model.search.stopping import check_stop
+from captioner.model.search.next_words import NotFinite, next_word_scores, nothing
 
 
 @torch.no_grad()
@@ -80,12 +79,12 @@ def sample(
     config: SearchConfig,
     seeds: Sequence[int],
     captions: int = 1,
-    stop: Callable[[], bool] | None = None,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
     Each image has a seed of its own, and its captions depend on nothing else. Log probabilities are those of the
-    decoder, whatever temperature words were drawn at. `stop` is as for `search`.
+    decoder, whatever temperature words were drawn at. `check` is as for `search`.
     """
     if captions < 1:
         raise ValueError(f"best is {captions}; it must be at least 1")
@@ -107,11 +106,13 @@ def sample(
     log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
-        check_stop(stop)
+        check()
         read = decoder.embed(words, inputs)
         step = decoder.step(inputs, state, read.gates)
         logits = decoder.logits(read.vectors, step.state.hidden, step.context)
         scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        if bool(scores.amax(dim=-1).isnan().any()):
+            raise NotFinite
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
@@ -161,5 +162,7 @@ def pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
     A number u takes the first word up to which the row adds up to more than the share u of its sum.
     """
     sums = probabilities.cumsum(dim=-1).expand(*uniform.shape[:-1], -1).contiguous()  # (..., V)
-    # u is at most 1 - 2^-24, so that the product is below the whole sum even after rounding.
-    return torch.searchsorted(sums, uniform.to(sums.dtype) * sums[..., -1:], right=True).squeeze(-1)
+    # u is at most 1 - 2^-24, so that the product is below the whole sum even after rounding; of a row of NaN, which
+    # training has where it diverges, it is any word.
+    words = torch.searchsorted(sums, uniform.to(sums.dtype) * sums[..., -1:], right=True).squeeze(-1)
+    return words.clamp(max=sums.shape[-1] - 1)
