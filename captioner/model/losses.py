@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 REDUCTIONS = ("sum", "mean")
+LEAST_MASS = 1e-6  # of attention, below which a guide no longer pulls: the slope of the logarithm has no bound
 
 
 def word_losses(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -34,16 +36,21 @@ def cross_entropy(losses: Tensor, captions: int, *, reduction: str) -> Tensor:
     return losses.sum() / captions if reduction == "sum" else losses.mean()
 
 
-def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str) -> Tensor:
+def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str, regions: Tensor | None = None) -> Tensor:
     """Return how far each region is from being looked at once: (1 - sum over t of alpha (B, N, T, L))^2.
 
     `reduction` "sum" adds over regions, as the paper's equation 14 does; "mean" averages over them, which makes the
-    same weight L times weaker. Both average over captions.
+    same weight L times weaker. Both average over captions. `regions` (B, L) is True where there is a region, and only
+    these count; without it, all are there.
     """
     _check_reduction(reduction)
     looks = (alpha * mask.unsqueeze(-1)).sum(dim=2)  # (B, N, L)
     residuals = (1 - looks).square()  # (B, N, L)
-    per_caption = residuals.sum(dim=-1) if reduction == "sum" else residuals.mean(dim=-1)  # (B, N)
+    if regions is not None:
+        residuals = residuals * regions.unsqueeze(1)
+    per_caption = residuals.sum(dim=-1)  # (B, N)
+    if reduction == "mean":
+        per_caption = per_caption / (alpha.shape[-1] if regions is None else regions.sum(dim=-1, keepdim=True))
     present = mask.any(dim=-1)  # (B, N)
     return per_caption[present].mean()
 
@@ -52,6 +59,24 @@ def attention_entropy(alpha: Tensor, mask: Tensor) -> Tensor:
     """Return the entropy of alpha (B, N, T, L) in nats, averaged over words; between 0 and log L."""
     entropy: Tensor = torch.special.entr(alpha).sum(dim=-1)  # (B, N, T)
     return entropy[mask].mean()
+
+
+def guide_losses(alpha: Tensor, coverage: Tensor) -> Tensor:
+    """Return -log of the weight (W,) that alpha (W, L) has inside boxes, each region's spread evenly over its cell.
+
+    `coverage` (W, L) is the share, 0..1, of each region that lies inside the boxes of what the word names.
+    """
+    return -(alpha * coverage).sum(dim=-1).clamp_min(LEAST_MASS).log()
+
+
+def region_losses(logits: Tensor, coverage: Tensor) -> Tensor:
+    """Return the cross entropy (B,) of logits (B, L, C) that say which of C categories lie on each region.
+
+    `coverage` (B, L, C) is how much of each region each of them covers, 0..1. Summed over categories, as if each were
+    asked for by itself; averaged over regions.
+    """
+    losses = F.binary_cross_entropy_with_logits(logits, coverage, reduction="none")  # (B, L, C)
+    return losses.sum(dim=-1).mean(dim=-1)
 
 
 def reinforce_surrogate(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 # Steps are noisy: each curve is also drawn as a mean over so many parts of the log.
 PARTS = 100
 PANELS = (
-    ("loss", ("loss", "cross_entropy", "penalty", "reinforce", "reward")),
+    ("loss", ("loss", "cross_entropy", "penalty", "guide", "objects", "reinforce", "self_critical", "reward")),
     ("scores in per cent", ("bleu1", "bleu2", "bleu3", "bleu4", "cider")),
     ("attention", ("attention_entropy", "residual", "movement")),
     ("learning rate", ("rate",)),

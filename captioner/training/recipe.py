@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,
@@ -89,14 +89,51 @@ class Recipe:
                 f"tuning.from_epoch is {self.tuning.from_epoch}; training ends with epoch {last} "
                 "(epochs + self_critical.epochs)"
             )
+        check_parts(self.decoder, self.attention)
+        self._check_imported()
+        if self.attention.mode == "none" and self.loss.guide:
+            raise ValueError(f"loss.guide is {self.loss.guide}; attention.mode none has no attention to guide")
         width, score = self.decoder.regions, self.attention.score
-        if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
+        compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
+        if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
             raise ValueError(
                 f"attention.score is {score!r}; it needs decoder.regions and decoder.hidden to be equal, "
                 f"not {width} and {self.decoder.hidden}; or choose general"
             )
         if self.attention.heads and width % self.attention.heads:
             raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
+
+    def _check_imported(self) -> None:
+        """Raise ValueError for what imported regions cannot do: they are boxes in no grid, and come from no encoder."""
+        if not self.encoder.is_imported:
+            return
+        wrong = {
+            "batches.flips is true": self.batches.flips,
+            f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
+            "attention.mode is local": self.attention.mode == "local",
+            f"loss.guide is {self.loss.guide}": self.loss.guide,
+            f"loss.objects is {self.loss.objects}": self.loss.objects,
+        }
+        if found := next((what for what, is_so in wrong.items() if is_so), None):
+            raise ValueError(f"{found}; it cannot be with the regions {self.encoder.name}, which were imported")
+
+
+def longer_than_run(recipe: Recipe, steps: int, rewarded: int) -> list[str]:
+    """Return what is wrong with warm-up and average in a run of so many steps of cross entropy and of rewards."""
+    found = []
+    warmup, average, total = recipe.schedule.warmup_steps(steps), recipe.optimiser.average, steps + rewarded
+    if 0 < steps < warmup:
+        found.append(
+            f"schedule.warmup is {warmup:,} steps, and there are only {steps:,}: the learning rate never reaches "
+            "optimiser.rate; a value below 1 is a share of the steps"
+        )
+    averaged = round(1 / (1 - average))
+    if average and averaged > total:
+        found.append(
+            f"optimiser.average {average} goes back over about {averaged:,} steps, and there are only {total:,}: "
+            "it goes back over a ninth of them"
+        )
+    return found
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -205,7 +242,7 @@ def _check(values: dict[str, Any], source: str) -> None:
 def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
     """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind = kinds[0]
+    kind = type(value) if type(value) in kinds else kinds[0]
     if value is None and NoneType in kinds:
         return None
     if is_dataclass(kind):

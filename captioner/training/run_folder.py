@@ -25,13 +25,15 @@ from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.files import try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
-from captioner.images.preprocessing import Preprocessing
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import Hypothesis
 from captioner.training.curves import draw_curves
 from captioner.training.recipe import Recipe, load_recipe, recipe_to_dict, to_yaml
 
 # What may differ between the run that began and the one that resumes it: where things lie, and what is only looked at.
-FREE_SETTINGS = ("root", "features", "tensorboard", "save_every", "overlays")
+# That a file of encoder weights holds the same ones is checked when they are loaded.
+FREE_SETTINGS = ("root", "features", "weights", "tensorboard", "save_every", "overlays")
 
 
 class RunFolder:
@@ -114,10 +116,14 @@ class RunFolder:
         images: Sequence[CaptionedImage],
         hypotheses: Sequence[Hypothesis],
         vocabulary: Vocabulary,
-        preprocessing: Preprocessing,
-        grid: tuple[int, int],
+        encoder: Encoder,
+        cache: RegionCache,
     ) -> None:
-        """Draw a word grid of each image with the caption found for it, into a folder of that name."""
+        """Draw a word grid of each image with the caption found for it, into a folder of that name.
+
+        The cache has the boxes of their regions, where they have boxes.
+        """
+        preprocessing, grid = encoder.preprocessing, encoder.grid
         folder = self.folder / "overlays" / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, (image, hypothesis) in enumerate(zip(images, hypotheses, strict=True)):
@@ -125,7 +131,8 @@ class RunFolder:
                 picture = open_image(image.path)
             except ImageError:  # it could be read when the cache was filled; training need not end over it
                 continue
-            caption = make_caption(hypothesis, vocabulary, preprocessing.geometry(*picture.size), grid)
+            geometry = cache.geometry(image.file_name, preprocessing.geometry(*picture.size))
+            caption = make_caption(hypothesis, vocabulary, geometry, grid, preprocessing.filled(geometry))
             save_figure(word_grid(picture, caption), folder / f"{number:02d}.png")
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import find_imported
 from captioner.processes import Processes
-from captioner.training.data import Progress, TrainingData, prepare_data
+from captioner.training.data import Progress, TrainingData, cache_root, prepare_data
 from captioner.training.learner import Learner
 from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
@@ -31,6 +32,7 @@ class Position:
     best: float | None = None  # the highest score so far
     waited: int = 0  # validations since then
     skipped: int = 0  # steps in a row that came to nothing
+    start_score: float | None = None  # of the model that training started from, where it is another's
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Start:
     data: TrainingData
     learner: Learner
     position: Position
+    origin: str  # the fingerprint of the encoder's weights when the run began
     log_bytes: int  # of the log that belong to this run
     kept: frozenset[str]  # the encoder's weights that checkpoints need because nobody could find them elsewhere
 
@@ -62,6 +65,9 @@ def start_run(
     encoder = _same_encoder(recipe, checkpoint) if tuned else _new_encoder(recipe)
     # The caches are of the encoder as it was before this run changed it.
     origin = original_encoder(recipe) if resumed and recipe.tuning.from_epoch else encoder
+    fingerprint = origin.fingerprint()
+    if resumed:
+        _check_origin(recipe, run, checkpoint, fingerprint)
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
     data = prepare_data(
         recipe,
@@ -75,12 +81,12 @@ def start_run(
     )
     torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
     words = len(data.vocabulary)
-    decoder = Decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
+    decoder = make_decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
     if checkpoint is not None:
         _load_weights(decoder, checkpoint, str(source))
     learner = Learner(recipe, decoder, encoder, processes, device)
     position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
-    return Start(encoder, data, learner, position, log_bytes, _kept(encoder, recipe, checkpoint))
+    return Start(encoder, data, learner, position, fingerprint, log_bytes, _kept(encoder, recipe, checkpoint))
 
 
 def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozenset[str]:
@@ -88,6 +94,19 @@ def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozens
         return frozenset(start.encoder_weights)
     installed = is_installed(recipe.encoder.name, recipe.encoder.weights)
     return frozenset(() if installed else encoder.trunk.state_dict())
+
+
+def _check_origin(recipe: Recipe, run: RunFolder, last: Checkpoint | None, fingerprint: str) -> None:
+    """Raise ValueError where the encoder is not the one that the run began with; its file may lie elsewhere now."""
+    state = load_training_state(run.last)
+    began = state.values.get("encoder") if state is not None else None
+    if began is None and last is not None and not recipe.tuning.from_epoch:  # an older run, its encoder as it was
+        began = last.encoder_identity.get("weights")
+    if began is not None and began != fingerprint:
+        raise ValueError(
+            f"encoder.weights {recipe.encoder.weights} are not those that {run.folder} was begun with; "
+            "keep these, or name another --run"
+        )
 
 
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
@@ -106,6 +125,8 @@ def original_encoder(recipe: Recipe) -> Encoder:
 
 
 def _new_encoder(recipe: Recipe) -> Encoder:
+    if recipe.encoder.is_imported:
+        return find_imported(cache_root(recipe.data[0]), recipe.encoder.name)
     torch.manual_seed(recipe.seed)  # where its weights start at random
     return load_encoder(recipe.encoder)
 
@@ -114,7 +135,7 @@ def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
     assert start is not None
     if replace(start.encoder, weights=recipe.encoder.weights) != recipe.encoder:
         raise ValueError(f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its weights fit no other")
-    return start.build_encoder()
+    return replace(start, encoder=recipe.encoder).build_encoder()  # its file may lie elsewhere now
 
 
 def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:

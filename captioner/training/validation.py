@@ -15,6 +15,7 @@ from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.training.data import TrainingData, ValidationSet
@@ -23,7 +24,7 @@ from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
 
 BATCH = 64  # images
-ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor]
+ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor | Regions]
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class ValidationReporter:
             [validation.images[index] for index in chosen],
             [findings.hypotheses[index] for index in chosen],
             self.data.vocabulary,
-            self.encoder.preprocessing,
-            self.encoder.grid,
+            self.encoder,
+            validation.cache,
         )
 
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -47,7 +46,7 @@ About = dict[str, Any]
 
 def _prepare(image: bytes, about: About) -> tuple[About, bytes]:
     prepared = Preprocessing.from_dict(about["preprocessing"]).read(image)
-    return {"side": len(prepared.pixels), "geometry": asdict(prepared.geometry)}, prepared.pixels.tobytes()
+    return {"side": len(prepared.pixels), "geometry": prepared.geometry.to_dict()}, prepared.pixels.tobytes()
 
 
 def _open(image: bytes, _: About) -> tuple[About, bytes]:
@@ -162,11 +161,8 @@ class Decoders:
         """
 
         def read(found: About, contents: bytes) -> Prepared:
-            side, geometry = found["side"], found["geometry"]
-            pixels = np.frombuffer(contents, dtype=np.uint8).reshape(side, side, 3)
-            left, top, right, bottom = geometry["box"]
-            box = (left, top, right, bottom)
-            return Prepared(pixels, Geometry(geometry["width"], geometry["height"], box, geometry["flipped"]))
+            pixels = np.frombuffer(contents, dtype=np.uint8).reshape(found["side"], found["side"], 3)  # (S, S, 3)
+            return Prepared(pixels, Geometry.from_dict(found["geometry"]))
 
         about = {"task": "prepare", "preprocessing": preprocessing.to_dict()}
         return self._threads.submit(self._ask, about, image, deadline, read)

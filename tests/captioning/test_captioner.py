@@ -212,11 +212,13 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
         "no_repeat": 3,
         "n_best": 1,
     }.items() <= plain.identity().items()
-    assert not {"groups", "diversity", "temperature", "top_k", "top_p", "seed"} & set(plain.identity())
+    absent = {"groups", "diversity", "content_limit", "temperature", "top_k", "top_p", "seed"}
+    assert not absent & set(plain.identity())
     assert make_options(batch_size=3, workers=9).identity() == plain.identity()
     assert make_options(groups=1).identity() == plain.identity()
     different = [make_options(beam=3), make_options(n_best=2), make_options(groups=5), make_options(sample=True)]
     different += [make_options(sample=True, seed=1), make_options(sample=True, top_k=3), make_options(groups=2)]
+    different.append(make_options(content_limit=1))
     identities = [plain.identity(), *(options.identity() for options in different)]
     assert all(one != two for number, one in enumerate(identities) for two in identities[:number])
     assert make_options(groups=2).search.beam == 6

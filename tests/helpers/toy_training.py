@@ -58,6 +58,19 @@ def write_toy_data(
     return folder
 
 
+def write_toy_boxes(data: Path, images: int = 7) -> None:
+    """Write boxes of what the first pictures of a data set show, a quarter of each picture or more, beside it."""
+    categories = [{"id": number, "name": name} for number, name in enumerate(ANIMALS, start=1)]
+    listed = [{"id": f"{number:03d}.png", "width": 64, "height": 64} for number in range(images)]
+    boxes = [
+        {"image_id": image["id"], "category_id": number % 4 + 1, "bbox": [2 * number, 3 * number, 40, 36]}
+        for number, image in enumerate(listed)
+    ]
+    (data / "annotations").mkdir()
+    content = {"categories": categories, "images": listed, "annotations": boxes}
+    (data / "annotations" / "instances_train.json").write_text(json.dumps(content))
+
+
 def toy_recipe(data: Path | Sequence[Path], **sections: Any) -> Recipe:
     """Return settings for data written by `write_toy_data`; `sections` are laid over them, one level deep."""
     folders = [data] if isinstance(data, Path) else list(data)

@@ -22,6 +22,7 @@ from helpers.toy_training import (
     run_toy,
     step_lines,
     toy_recipe,
+    write_toy_boxes,
 )
 from helpers.warm_process import WarmProcess
 
@@ -39,6 +40,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3}, "optimiser": {"average": 0.9}, "batches": FLIPS},
     "some blocks tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3, "blocks": 3}, "batches": FLIPS},
+    "boxes and mixed rewards": {
+        "epochs": 1,
+        "loss": {"guide": 0.5, "objects": 0.5},
+        "tuning": {"from_epoch": 1, "rate": 1e-3, "blocks": 3},
+        "optimiser": {"average": 0.9},
+        "batches": FLIPS,
+        "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01, "cross_entropy": 0.3, "repeats": 0.2},
+    },
 }
 STOPS: dict[str, Callable[[Recorder], bool]] = {
     "in the middle of an epoch": at_step(2),
@@ -58,6 +67,7 @@ WholeRuns = Callable[[str], tuple[Recipe, Path]]
 @pytest.fixture(scope="module")
 def whole_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
     """Runs that nothing interrupted, each made when it is first asked for."""
+    write_toy_boxes(data)
     done: dict[str, tuple[Recipe, Path]] = {}
 
     def get(kind: str) -> tuple[Recipe, Path]:

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation.analysis.instances import AnnotatedImage, ImageId, Instances
-from captioner.evaluation.analysis.object_names import find_mentions
+from captioner.datasets.coverage import covered_shares
+from captioner.datasets.instances import AnnotatedImage, ImageId, Instances
+from captioner.datasets.object_names import find_mentions
 from captioner.evaluation.metrics.bootstrap import (
     RESAMPLES,
     Difference,
@@ -148,27 +149,6 @@ def measure_grounding(
     )
 
 
-def covered_shares(boxes: NDArray[Any], geometry: Geometry, grid: tuple[int, int]) -> Values:
-    """Return the share (rows, columns), 0..1, of each cell of the grid that lies inside the union of boxes (n, 4)."""
-    rows, columns = grid
-    left, top, right, bottom = geometry.box
-    across, down = np.linspace(left, right, columns + 1), np.linspace(top, bottom, rows + 1)
-    # The edges of cells and boxes cut what the network saw into pieces that are either inside a box or outside of all.
-    xs = np.unique(np.concatenate([across, boxes[:, [0, 2]].ravel().clip(left, right)]))
-    ys = np.unique(np.concatenate([down, boxes[:, [1, 3]].ravel().clip(top, bottom)]))
-    middle_x, middle_y = (xs[1:] + xs[:-1]) / 2, (ys[1:] + ys[:-1]) / 2
-    inside_x = (boxes[:, :1] < middle_x) & (middle_x < boxes[:, 2:3])  # (n, pieces across)
-    inside_y = (boxes[:, 1:2] < middle_y) & (middle_y < boxes[:, 3:])  # (n, pieces down)
-    inside = inside_y.T.astype(np.float64) @ inside_x > 0  # (pieces down, pieces across)
-    areas = inside * np.outer(np.diff(ys), np.diff(xs))
-    column = np.searchsorted(across, middle_x) - 1
-    row = np.searchsorted(down, middle_y) - 1
-    shares = np.zeros(grid)
-    np.add.at(shares, (row[:, None], column[None]), areas)
-    shares /= (right - left) / columns * (bottom - top) / rows
-    return shares[:, ::-1] if geometry.flipped else shares
-
-
 def _score_caption(
     caption: Caption, image: AnnotatedImage, categories: Iterable[str]
 ) -> list[tuple[str, Values | None]]:
@@ -192,7 +172,7 @@ def _score(weights: Values, caption: Caption, boxes: Values) -> Values:
     middle = _inside(np.array([(left + right) / 2, (top + bottom) / 2]), boxes)
     mean = caption.attention.mean(axis=0, dtype=np.float64)  # (rows, columns)
     pointing = (_point(weights, centres), _point(mean, centres), float(middle), float(centres.mean()))
-    inside = [float((each * shares).sum() / each.sum()) for each in (weights, mean, _central(grid))]
+    inside = [float((each * shares).sum() / each.sum()) for each in (weights, mean, _central(geometry, grid))]
     mass = (*inside, float(shares.mean()))
     return np.stack([pointing, mass], axis=-1)  # (methods, measures)
 
@@ -201,15 +181,23 @@ def _point(weights: Values, inside: NDArray[np.bool_]) -> float:
     return float(inside[weights == weights.max()].mean())
 
 
-def _central(grid: tuple[int, int]) -> Values:
-    """Return Gaussian weights (rows, columns) around the middle of a grid."""
+def _central(geometry: Geometry, grid: tuple[int, int]) -> Values:
+    """Return Gaussian weights (rows, columns) around the middle of what was seen."""
+    if geometry.boxes is not None:
+        away = (_cell_centres(geometry, grid) / (geometry.width, geometry.height) - 0.5) / SPREAD  # (1, boxes, 2)
+        around: Values = np.exp(-0.5 * np.square(away).sum(axis=-1))
+        return around
     down, across = (((np.arange(count) + 0.5) / count - 0.5) / SPREAD for count in grid)
     weights: Values = np.exp(-0.5 * np.add.outer(down**2, across**2))
     return weights
 
 
 def _cell_centres(geometry: Geometry, grid: tuple[int, int]) -> Values:
-    """Return the (x, y) of the middle of each cell (rows, columns, 2), in pixels of the original."""
+    """Return the (x, y) of the middle of each region (rows, columns, 2), in pixels of the original."""
+    if geometry.boxes is not None:
+        edges = np.array([geometry.boxes])  # (1, boxes, 4)
+        middles: Values = (edges[..., :2] + edges[..., 2:]) / 2
+        return middles
     rows, columns = grid
     left, top, right, bottom = geometry.box
     xs = left + (np.arange(columns) + 0.5) * (right - left) / columns

@@ -1,7 +1,8 @@
 """Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
-that go on from the same one share its look at them. An image whose best captions are certain leaves the batch.
+that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves
+the batch.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import NotFinite, next_word_scores, nothing, top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing, top_scores
 from captioner.model.search.sampling import sample
 
 __all__ = ["Hypothesis", "beam_search", "nothing", "search"]
@@ -27,29 +29,32 @@ LEAVE = 8  # one image in so many must be finished before it pays to make the ba
 
 def search(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     config: SearchConfig,
     best: int = 1,
     seeds: Sequence[int] | None = None,
+    content: ContentWords | None = None,
     check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. `check` is called
-    before each word, and ends the search by raising. A ValueError says that the decoder's scores are no numbers.
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. A limit of content
+    words takes those of the vocabulary. `check` is called before each word, and ends the search by raising. Where the
+    decoder's scores are no numbers, a ValueError says so.
     """
     if config.method == "sample":
         if seeds is None:
             raise ValueError("seeds is None; sampling needs one number for each image")
-        return sample(decoder, regions, config, seeds, best, check)
-    return beam_search(decoder, regions, config, best, check)
+        return sample(decoder, regions, config, seeds, best, content, check)
+    return beam_search(decoder, regions, config, best, content, check)
 
 
 def beam_search(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     config: SearchConfig,
     best: int = 1,
+    content: ContentWords | None = None,
     check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
@@ -60,7 +65,7 @@ def beam_search(
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
     with torch.no_grad():
-        beams = _Beams(decoder, regions, config, best)
+        beams = _Beams(decoder, regions, config, best, content)
         for _ in range(config.maximum_length + 1):  # no caption is longer, whatever the scores are
             if not len(beams.images):
                 break
@@ -89,8 +94,10 @@ class _GroupChoice:
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
-    def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig, best: int) -> None:
-        self.decoder, self.config, self.best = decoder, config, best
+    def __init__(
+        self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int, content: ContentWords | None
+    ) -> None:
+        self.decoder, self.config, self.best, self.content = decoder, config, best, content
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
         self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
@@ -107,10 +114,8 @@ class _Beams:
 
     def advance(self) -> None:
         """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
-        words = self.decoder.embed(self.words, self.inputs)  # (b, K)
-        step = self.decoder.step(self.inputs, self.state, words.gates, parents=self.parents)
-        logits = self.decoder.logits(words.vectors, step.state.hidden, step.context)  # (b, K, V)
-        scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
+        step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
+        scores = next_word_scores(logits, self.history, self.config, self.content)  # (b, K, V)
         best = scores.amax(dim=-1)  # (b, K)
         stuck = best.isneginf()  # (b, K), beams that no word may follow
         if not bool((best > -math.inf).all()):

@@ -13,14 +13,15 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import NotFinite, next_word_scores, nothing
+from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing
 
 
 @torch.no_grad()
 def roll_out(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     captions: int,
     maximum_length: int,
     randomness: Randomness | None = None,
@@ -43,9 +44,7 @@ def roll_out(
     finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
@@ -75,10 +74,11 @@ def roll_out(
 @torch.no_grad()
 def sample(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     config: SearchConfig,
     seeds: Sequence[int],
     captions: int = 1,
+    content: ContentWords | None = None,
     check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
@@ -103,14 +103,14 @@ def sample(
     history = words.new_empty(len(regions), 1, 0)  # (b, 1, 0), then (b, N, t)
     beams = torch.arange(captions, device=regions.device).expand(len(regions), -1)  # (B, N)
     lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not finished
-    log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
+    log_probs = torch.zeros(
+        beams.shape, dtype=torch.promote_types(regions.dtype, torch.float32), device=regions.device
+    )  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
         check()
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
-        scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        step, logits = decoder.read(inputs, state, words)
+        scores = next_word_scores(logits, history, config, content).expand(-1, captions, -1)  # (b, N, V)
         if bool(scores.amax(dim=-1).isnan().any()):
             raise NotFinite
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)

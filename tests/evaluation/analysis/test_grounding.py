@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
-from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
-from captioner.evaluation.analysis.grounding import METHODS, Grounding, covered_shares, measure_grounding
-from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, Instances
-from captioner.evaluation.analysis.object_names import CATEGORIES
-from captioner.images.geometry import Box, Geometry
+from captioner.datasets.instances import AnnotatedImage, Instance, Instances
+from captioner.datasets.object_names import CATEGORIES
+from captioner.evaluation.analysis.grounding import METHODS, Grounding, measure_grounding
+from captioner.images.geometry import Box
 from captioner.images.preprocessing import Preprocessing
 
 UNIFORM = np.full((1, *GRID), 1 / (GRID[0] * GRID[1]))
@@ -31,33 +30,6 @@ def ground(caption: Caption, instances: Instances) -> Grounding:
 
 def values(scores: dict[str, Any]) -> list[float]:
     return [scores[name].value for name in METHODS]
-
-
-def pixel_shares(boxes: NDArray[Any], geometry: Geometry, grid: tuple[int, int], fineness: int) -> NDArray[np.float64]:
-    """Count points instead of computing areas."""
-    shares = np.zeros(grid)
-    for row in range(grid[0]):
-        for column in range(grid[1]):
-            left, top, right, bottom = geometry.cell_box(row, column, grid)
-            xs = left + (np.arange(fineness) + 0.5) * (right - left) / fineness
-            ys = (top + (np.arange(fineness) + 0.5) * (bottom - top) / fineness)[:, None]
-            inside = np.zeros((fineness, fineness), dtype=bool)
-            for box in boxes:
-                inside |= (box[0] <= xs) & (xs <= box[2]) & (box[1] <= ys) & (ys <= box[3])
-            shares[row, column] = inside.mean()
-    return shares
-
-
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("fitting", FITTINGS.values(), ids=FITTINGS)
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_areas_agree_with_counted_points(size: tuple[int, int], fitting: dict[str, Any], flip: bool) -> None:
-    geometry = Preprocessing(SIDE, flip=flip, **fitting).geometry(*size)
-    chance = np.random.default_rng(0)
-    corners = chance.uniform(-0.2, 1.2, (6, 2, 2)) * size
-    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)  # (6, 4), some of them overlap
-    shares = covered_shares(boxes, geometry, GRID)
-    np.testing.assert_allclose(shares, pixel_shares(boxes, geometry, GRID, 60), atol=0.04)
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -80,6 +52,20 @@ def test_one_cell_inside_and_outside_a_box(size: tuple[int, int], fitting: dict[
     assert outside.mass["attention"].value == pytest.approx(0.0)
     assert inside.pointing["uniform"].value == pytest.approx(1 / (GRID[0] * GRID[1]))
     assert inside.mass["uniform"].value == pytest.approx(0.6 / (GRID[0] * GRID[1]))
+
+
+def test_boxes_of_a_detector_are_regions_of_their_own() -> None:
+    """A region's share is that of its own box, wherever it lies and whatever it overlaps."""
+    regions = ((0.0, 0.0, 40.0, 40.0), (20.0, 0.0, 100.0, 40.0), (60.0, 50.0, 100.0, 80.0))
+    geometry = Geometry(100, 80, (0.0, 0.0, 100.0, 80.0), boxes=regions)
+    instances = annotate((100, 80), ("dog", (0.0, 0.0, 40.0, 80.0)))
+    attention = np.array([[[0.5, 0.2, 0.3]]])
+    row = ground(caption_of(attention, geometry, ("dog",)), instances).overall
+    assert row.mass["attention"].value == pytest.approx(0.5 + 0.2 * 0.25)
+    assert row.mass["uniform"].value == pytest.approx((1 + 0.25) / 3)
+    assert row.pointing["attention"].value == 1.0
+    assert row.pointing["uniform"].value == pytest.approx(1 / 3)
+    assert row.mass["centre"].value < row.mass["uniform"].value  # the second lies nearer to the middle
 
 
 def test_uniform_attention_scores_as_the_uniform_baseline_does() -> None:
