@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from captioner.files import printable
-from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
+from captioner.images.sources import Source
 
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02
@@ -92,6 +92,8 @@ class Caption:
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
         heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
+        if words and geometry.boxes is not None and attention.shape[1:] != (1, len(geometry.boxes)):
+            raise ValueError(f"there are {len(geometry.boxes)} boxes for attention of the shape {attention.shape}")
         return cls(
             str(values["text"]),
             words,

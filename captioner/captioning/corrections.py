@@ -7,12 +7,13 @@ what people wrote. An image is named as in the record, or by its file's name alo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from captioner import files
+from captioner.captioning.derived import Derived
 from captioner.captioning.output_folder import OutputFolder
-from captioner.captioning.outputs import COCO, CSV, SIDECARS, write_coco, write_csv, write_sidecars
 from captioner.captioning.records import CAPTIONS, Record, read_lines, refuse_link, to_line
 from captioner.files import printable, replacing
 
@@ -53,13 +54,8 @@ def read_corrections(path: Path) -> dict[str, str]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        if not path.is_file():
-            raise ValueError(f"{printable(str(path))} is not a file of corrections")
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"{printable(str(path))} has more than {_MAX_BYTES / 1e6:.0f} MB")
-        with path.open("rb") as file:
-            while line := file.readline(_MAX_LINE):
-                yield line
+        for _, line in files.read_lines(path, longest=_MAX_LINE, most=_MAX_BYTES):
+            yield line
     except OSError as error:
         raise ValueError(f"cannot read {printable(str(path))}: {(error.strerror or str(error)).lower()}") from None
 
@@ -142,10 +138,11 @@ def written_caption(record: Record) -> str | None:
     return str(record["text"]) if record.get("corrected") and "model_text" in record else None
 
 
-def correct_folder(out: Path, path: Path) -> Applied:
-    """Take corrections over into a folder's record, and bring the tables and text files that are there up to date.
+def correct_folder(out: Path, path: Path, finish: Callable[[Derived], None] = lambda derived: None) -> Applied:
+    """Take corrections over into a folder's record, and bring the tables and sidecars that are there up to date.
 
-    Raises ValueError, and changes nothing, where none of them is of an image in the record.
+    `finish` brings up to date what other rooms make of the record. Raises ValueError, and changes nothing, where no
+    correction is of an image in the record.
     """
     corrections = read_corrections(path)
     if not (out / CAPTIONS).is_file():
@@ -153,12 +150,11 @@ def correct_folder(out: Path, path: Path) -> Applied:
     with OutputFolder(out) as folder:
         folder.recover()
         if not _match(corrections, out):
-            raise ValueError(
-                f"none of the {len(corrections):,} images in {printable(str(path))} has a caption in {out}"
-            )
+            name = printable(str(path))
+            raise ValueError(f"none of the {len(corrections):,} images in {name} has a caption in {out}")
         store_corrections(out, corrections)
         applied = apply_corrections(out)
-        for name, write in ((CSV, write_csv), (COCO, write_coco), (SIDECARS, write_sidecars)):
-            if (out / name).exists():
-                write(out)
+        derived = Derived(out)
+        derived.bring_up_to_date(())
+        finish(derived)
     return applied

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.files import printable
+from captioner.files import printable, printable_line
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
@@ -193,16 +193,26 @@ def encoder_config(options: argparse.Namespace) -> EncoderConfig:
 
 
 @contextmanager
-def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many of how many images are done, on stderr where that is a terminal."""
+def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows how many of how many images are done, on stderr where that is a terminal.
+
+    A third number is how many of them were done before, which are not part of the rate; without it, those are that are
+    done when it is called first.
+    """
     from tqdm import tqdm
 
-    with tqdm(desc=label, unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True) as bar:
+    with tqdm(
+        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
+    ) as bar:
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int, before: int | None = None) -> None:
             if bar.total is None:
-                bar.initial = done  # what was there already is not part of the rate
+                bar.initial = done if before is None else before
                 bar.reset(total)
+            elif before is not None and before > bar.initial:
+                bar.n += before - bar.initial
+                bar.last_print_n += before - bar.initial
+                bar.initial = before
             bar.update(done - bar.n)
 
         yield show
@@ -241,6 +251,15 @@ def add_model_argument(parser: Any, *, several: str | None = None, default: str 
     )
 
 
+def add_download_argument(parser: Any) -> None:
+    """Add --allow-download."""
+    parser.add_argument(
+        "--allow-download",
+        action="store_true",
+        help="download the encoder's weights where a model comes without them",
+    )
+
+
 def add_device_argument(parser: Any) -> None:
     """Add --device."""
     parser.add_argument("--device", default="auto", help="where to compute: auto, cpu, cuda, cuda:1 or mps")
@@ -269,10 +288,11 @@ def search_beside_encoding(model: Captioner) -> None:
         set_num_threads(1)
 
 
-def no_images(paths: Sequence[str], *, recursive: bool) -> ValueError:
-    """Return the error that there is nothing to do."""
+def no_images(paths: Sequence[str], *, recursive: bool, unread: str = "") -> ValueError:
+    """Return the error that there is nothing to do; `unread` tells what there is instead."""
     hint = "" if recursive else "; --recursive searches subfolders too"
-    return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}")
+    left_out = f"; left out: {unread}" if unread else ""
+    return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}{left_out}")
 
 
 def positive(text: str) -> int:
@@ -284,10 +304,27 @@ def positive(text: str) -> int:
 
 
 def say(message: object) -> None:
-    """Tell the user something, on stderr."""
-    print(message, file=sys.stderr)
+    """Tell the user something, in one printable line on stderr, whatever names are in it."""
+    print(printable_line(str(message)), file=sys.stderr)
+
+
+def show(text: str, *, flush: bool = False) -> None:
+    """Print lines of results, each printable, whatever names are in them."""
+    print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
+
+
+def report(message: object) -> None:
+    """Tell the user what was done, on stdout where there is one."""
+    if sys.stdout.writable():
+        print(message)
+
+
+def announce(message: object, *, quiet: bool) -> None:
+    """Tell somebody who waits at a terminal what is going on."""
+    if not quiet and sys.stderr.isatty():
+        print(message, file=sys.stderr, flush=True)
 
 
 def complain(message: object) -> None:
     """Tell the user what is wrong, in one line on stderr."""
-    print(f"captioner: {message}", file=sys.stderr)
+    say(f"captioner: {message}")

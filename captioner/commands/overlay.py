@@ -17,21 +17,34 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
+    announce,
     checking_usage,
     complain,
-    no_images,
     positive,
     progress_bar,
     read_device,
     read_search,
+    report,
     with_features,
 )
+from captioner.commands.collection import Collection
 from captioner.figures.masks import STYLES
-from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
-from captioner.images.finding import Source, expand_patterns, find_sources
+from captioner.figures.overlay_files import (
+    ANIMATIONS,
+    DPI,
+    FIGURES,
+    KINDS,
+    WIDTH,
+    OverlayOptions,
+    draw_overlays,
+    overlay_path,
+)
+from captioner.files import printable
+from captioner.images.sources import Source
 from captioner.model.bundled import distinct_names, find_model, model_name
 from captioner.model.config import SearchConfig
 from captioner.model.search_settings import settings_of
@@ -43,9 +56,9 @@ if TYPE_CHECKING:
 def add_overlay(commands: Any) -> None:
     """Add `captioner overlay`."""
     parser = add_command(commands, "overlay", run_overlay, "draw where a model looked for each word")
-    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, tar archives or glob patterns")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the figures")
-    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
+    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, archives or glob patterns")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the figures")
+    parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
     parser.add_argument(
         "--from",
         dest="records",
@@ -61,6 +74,7 @@ def add_overlay(commands: Any) -> None:
 
 def _add_model_arguments(group: Any) -> None:
     add_model_argument(group, several="give two to compare them")
+    add_download_argument(group)
     add_features_argument(group)
     add_device_argument(group)
     group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say TEXT")
@@ -111,7 +125,7 @@ def run_overlay(options: argparse.Namespace) -> int:
         write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
     else:
         deque(drawn, maxlen=0)
-    print(f"{options.out}: {work.summary()}")
+    report(f"{printable(str(options.out))}: {work.summary()}")
     return int(work.failed > 0)
 
 
@@ -176,14 +190,17 @@ def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
 
 def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
     folders = [find_model(name) for name in options.model or [None]]
-    found = find_sources(expand_patterns(options.paths), recursive=options.recursive, leave_out=options.out)
-    sources = list(found)
-    if not sources:
-        raise no_images(options.paths, recursive=options.recursive)
+    for folder in folders:
+        announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
+    collection = Collection(options.paths, recursive=options.recursive, leave_out=options.out)
+    collection.check()
+    sources = list(collection)
     from captioner.captioning.captioner import load
 
-    device = read_device(options)
-    loaded = (load(folder, device=device, progress=not options.quiet) for folder in folders)
+    device, progress = read_device(options), not options.quiet
+    loaded = (
+        load(folder, device=device, progress=progress, allow_download=options.allow_download) for folder in folders
+    )
     models = [with_features(model, options.features) for model in loaded]
     if options.caption is not None:
         _name_unknown(options.caption, models)
@@ -232,9 +249,16 @@ class _Work:
                 self.drawn, self.failed = self.drawn + (result.error is None), self.failed + (result.error is not None)
                 show(self.drawn + self.failed, total)
                 if result.error is None:
+                    self._print(result)
                     yield result
                 else:
                     complain(result.error)
+
+    def _print(self, result: Result) -> None:
+        """Print where the figures of an image are, and its caption, or the two that are compared."""
+        paths = [overlay_path(self.options.out, result.name, kind, self.drawing) for kind in self.drawing.kinds]
+        for caption in result.captions:
+            report("\t".join(printable(str(text)) for text in (*paths, caption.text)))
 
     def summary(self) -> str:
         """Return what was done in one line."""

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say
+from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say, show
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -66,7 +66,7 @@ def run_train(options: argparse.Namespace) -> int:
             return 130
         if processes.is_first:
             best = "" if outcome.best is None else f", {outcome.metric} {outcome.best:.1f}"
-            print(f"{outcome.folder}: the best model{best}, after {outcome.steps:,} steps")
+            show(f"{outcome.folder}: the best model{best}, after {outcome.steps:,} steps")
     return 0
 
 

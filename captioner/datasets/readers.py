@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from captioner.datasets.annotations import (
     read_lines,
     shown,
 )
+from captioner.files import parse_json
 
 FLICKR8K_LISTS = {"train": "trainImages", "val": "devImages", "test": "testImages"}
 FLICKR8K_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
@@ -268,9 +268,9 @@ def _split_name(value: object) -> str | None:
 def _json_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in read_lines(root, path, reading):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reading.malformed(where, f"not valid JSON: {error}")
+            record = parse_json(line, "it")
+        except ValueError as error:
+            reading.malformed(where, str(error).removeprefix("it is "))
             continue
         if isinstance(record, dict):
             yield where, record

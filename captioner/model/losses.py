@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from captioner.model.regions import mean_region
+
 REDUCTIONS = ("sum", "mean")
 LEAST_MASS = 1e-6  # of attention, below which a guide no longer pulls: the slope of the logarithm has no bound
 
@@ -69,14 +71,14 @@ def guide_losses(alpha: Tensor, coverage: Tensor) -> Tensor:
     return -(alpha * coverage).sum(dim=-1).clamp_min(LEAST_MASS).log()
 
 
-def region_losses(logits: Tensor, coverage: Tensor) -> Tensor:
+def region_losses(logits: Tensor, coverage: Tensor, regions: Tensor | None = None) -> Tensor:
     """Return the cross entropy (B,) of logits (B, L, C) that say which of C categories lie on each region.
 
     `coverage` (B, L, C) is how much of each region each of them covers, 0..1. Summed over categories, as if each were
-    asked for by itself; averaged over regions.
+    asked for by itself; averaged over regions, of which `regions` (B, L) is True for those that there are.
     """
-    losses = F.binary_cross_entropy_with_logits(logits, coverage, reduction="none")  # (B, L, C)
-    return losses.sum(dim=-1).mean(dim=-1)
+    losses = F.binary_cross_entropy_with_logits(logits, coverage, reduction="none").sum(dim=-1)  # (B, L)
+    return mean_region(losses.unsqueeze(-1), regions).squeeze(-1)
 
 
 def reinforce_surrogate(

@@ -140,9 +140,10 @@ class Criterion:
             loss = loss + settings.guide * guide
             numbers["guide"] = guide.item()
         if self.classifier is not None:
+            there = Regions.of(regions)
             with self._precision():
-                logits = at_least_single(self.classifier(Regions.of(regions).present()))  # (b, L, C)
-            losses = region_losses(logits, objects.targets().to(logits.dtype)) * objects.known  # (b,)
+                logits = at_least_single(self.classifier(there.present()))  # (b, L, C)
+            losses = region_losses(logits, objects.targets().to(logits.dtype), there.mask) * objects.known  # (b,)
             taught = losses.mean() * part.caption_share
             loss = loss + settings.objects * taught
             numbers["objects"] = taught.item()

@@ -11,6 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from captioner.files import read_lines
+
+LONGEST = 100_000  # bytes of a line of the log
 # Steps are noisy: each curve is also drawn as a mean over so many parts of the log.
 PARTS = 100
 PANELS = (
@@ -23,7 +26,7 @@ PANELS = (
 
 def draw_curves(log: Path, picture: Path) -> None:
     """Draw the numbers of a log.jsonl into a PNG; a log without lines gives empty panels."""
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    lines = [json.loads(line) for _, line in read_lines(log, longest=LONGEST) if line.endswith(b"}\n")]
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):

@@ -16,6 +16,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
+from captioner.files import read_whole
+from captioner.model.checks import SCALARS
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.settings import (
     BatchConfig,
@@ -31,7 +33,8 @@ from captioner.training.settings import (
 from captioner.training.yaml_text import parse_yaml, write_yaml
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+LARGEST = 100_000  # bytes of a file; a recipe with every setting has two thousand
+MOST_BASES = 10  # files, each the base of the one before
 
 
 @dataclass(frozen=True)
@@ -175,13 +178,15 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     asker = f", the base of {above[-1]}" if above else ""
     if path.resolve() in [file.resolve() for file in above]:
         raise ValueError(f"{path} is its own base: {', '.join(map(str, (*above, path)))}")
+    if len(above) > MOST_BASES:
+        raise ValueError(f"{above[0]} has more than {MOST_BASES} files below it, each the base of the one before")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder{asker}; expected a YAML file")
     try:
-        values = parse_yaml(path.read_bytes().decode("utf-8-sig"), str(path))
+        values = parse_yaml(read_whole(path, most=LARGEST).decode("utf-8-sig"), str(path))
     except FileNotFoundError:
         close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.yaml")], n=1)
         raise ValueError(f"{path} is not there{asker}{f'; did you mean {close[0]}?' if close else ''}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder{asker}; expected a YAML file") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
     if not isinstance(values, dict):

@@ -23,7 +23,7 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
-from captioner.files import try_lock, write_whole
+from captioner.files import check_regular, try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.region_cache import RegionCache
@@ -75,6 +75,7 @@ class RunFolder:
         if self.held is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        check_regular(self.log_path)
         log = self.log_path.open("ab")
         if not try_lock(log):
             log.close()

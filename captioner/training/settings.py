@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
-from captioner.model.config import check_choices, check_least, check_positive, check_shares
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")
@@ -182,6 +182,7 @@ class BatchConfig:
 
     def __post_init__(self) -> None:
         check_least("batches", self, captions=1, captions_per_image=1, pool=1, images=0)
+        check_most("batches", self, captions=100_000)
         if self.captions < self.captions_per_image:
             least = self.captions_per_image
             raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")
@@ -240,6 +241,7 @@ class SelfCriticalConfig:
     def __post_init__(self) -> None:
         check_choices("self_critical", self, baseline=BASELINES)
         check_least("self_critical", self, epochs=0, samples=1, bleu_weight=0, repeats=0, cross_entropy=0)
+        check_most("self_critical", self, samples=1000)
         check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(
@@ -268,3 +270,4 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         check_choices("validation", self, metric=METRICS)
         check_least("validation", self, every=1, patience=0, beam=1, length_power=0, images=0, overlays=0)
+        check_most("validation", self, beam=100)

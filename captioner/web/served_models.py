@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from captioner.captioning.captioner import Captioner
+from captioner.files import read_whole
 from captioner.images.finding import find_images
-from captioner.images.formats import Damaged, read_header
+from captioner.images.headers import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
 from captioner.model.checkpoint import load_checkpoint
 
@@ -35,16 +35,23 @@ class Served:
 
 
 def load_models(
-    models: Sequence[str | os.PathLike[str]], *, device: str = "auto", progress: bool = False
+    models: Sequence[str | os.PathLike[str]],
+    *,
+    device: str = "auto",
+    progress: bool = False,
+    allow_download: bool = False,
 ) -> list[Served]:
-    """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not."""
+    """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not.
+
+    The rest is as for `Captioner`.
+    """
     # The first is the default of every request.
     bundled: list[str | None] = [*sorted(bundled_models(), key=lambda name: name != DEFAULT)] or [None]
     folders = [find_model(model) for model in models or bundled]
     served: list[Served] = []
     for folder, name in zip(folders, distinct_names([model_name(folder) for folder in folders]), strict=True):
         checkpoint = load_checkpoint(folder)
-        captioner = Captioner(checkpoint, device=device, progress=progress, name=name)
+        captioner = Captioner(checkpoint, device=device, progress=progress, name=name, allow_download=allow_download)
         served.append(Served(name, captioner, checkpoint.attention.mode))
     return served
 
@@ -59,18 +66,9 @@ class Example:
     def read(self) -> bytes | None:
         """Return its bytes, None where it is no longer there, no regular file, or too large."""
         try:
-            # A pipe would block at its opening already.
-            with open(self.path, "rb", opener=_open_at_once) as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode) or status.st_size > _EXAMPLE_BYTES:
-                    return None
-                return file.read(_EXAMPLE_BYTES)
-        except OSError:
+            return read_whole(self.path, most=_EXAMPLE_BYTES)
+        except (OSError, ValueError):
             return None
-
-
-def _open_at_once(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def find_examples(folder: Path) -> dict[str, Example]:

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -26,8 +27,9 @@ from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
 from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.datasets.vocabulary import join_words
-from captioner.images.finding import Source, find_sources
+from captioner.images.finding import find_sources
 from captioner.images.opening import ImageError, open_image
+from captioner.images.sources import Source
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
 from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
 from captioner.model.config import SearchConfig
@@ -284,10 +286,10 @@ def test_collections_come_in_order_with_reasons(model: Captioner, photos: list[P
     errors = [result.error for result in results if result.error]
     assert [error.name.rpartition("/")[2] for error in errors] == ["bad.jpg", "gone.jpg", "l.jpg", "m.jpg", "none.tar"]
     assert [error.reason for error in errors] == [
-        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
+        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC",
         "no such file or directory",
         "empty file",
-        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
+        "not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC",
         "no such file or directory",
     ]
     alone = model.caption(photos[:3])
@@ -349,7 +351,7 @@ def test_sources_are_taken_as_they_are_needed(model: Captioner, photos: list[Pat
     for number in range(1, 13):
         assert next(results).source.name == str(number)
     results.close()  # type: ignore[attr-defined]
-    assert taken < 60
+    assert taken < 120  # a few groups that are searched together
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode", "search"))]
 
 
@@ -429,3 +431,40 @@ def test_results_are_plain() -> None:
     failed = Result.failed(Source("a\nb", Path("a")), "why")
     assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
     assert str(failed.error) == r"'a\nb': why"
+
+
+def test_the_size_of_batches_changes_nothing_to_the_last_digit(tmp_path: Path) -> None:
+    model = load("flickr8k-soft", device="cpu", threads=1)  # the order of computing depends on a model's size as well
+    paths = write_images(tmp_path / "many", 37)
+    (tmp_path / "many" / "0002.jpg").write_bytes(b"junk")
+
+    def plain(batch_size: int) -> list[list[dict[str, Any]]]:
+        results = caption_sources(model, find_sources(paths), make_options(batch_size=batch_size, n_best=2))
+        return [[caption.to_dict() for caption in result.captions] for result in results]
+
+    whole = plain(64)
+    assert sum(map(bool, whole)) == 36
+    for size in (1, 7, 33):
+        assert plain(size) == whole
+    model.close()
+
+
+def test_an_interrupt_ends_a_search_under_way(
+    model: Captioner, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching = threading.Event()
+
+    def search_for_ever(*arguments: Any) -> None:
+        searching.set()
+        while True:
+            arguments[-1]()  # what is called before each word
+
+    def sources() -> Iterator[Source]:
+        while not searching.is_set():
+            yield Source("photo.jpg", photos[0])
+        raise KeyboardInterrupt  # as Ctrl-C and SIGTERM do
+
+    monkeypatch.setattr("captioner.captioning.captioner.search", search_for_ever)
+    with pytest.raises(KeyboardInterrupt):
+        list(caption_sources(model, sources(), CaptionOptions(batch_size=1)))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]

@@ -202,7 +202,7 @@ def assert_same_runs(one: Path, other: Path) -> None:
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes longest and is tested elsewhere: reading encoders from disk again, and drawing curves."""
 
-    def load(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
+    def load(config: EncoderConfig | None = None, **_: object) -> Encoder:
         config = config or EncoderConfig()
         if config.weights == "random":  # which must follow from the seed
             return load_encoder(config)

@@ -184,3 +184,7 @@ def test_regions_say_what_lies_on_them_by_hand() -> None:
             total -= covered * math.log(probability) + (1 - covered) * math.log(1 - probability)
         expected.append(total / 3)
     assert region_losses(logits, coverage).tolist() == pytest.approx(expected)
+    there = torch.ones(logits.shape[:2], dtype=torch.bool)
+    assert torch.equal(region_losses(logits, coverage, there), region_losses(logits, coverage))
+    there[:, -1] = False  # what is missing counts for nothing
+    torch.testing.assert_close(region_losses(logits, coverage, there), region_losses(logits[:, :-1], coverage[:, :-1]))

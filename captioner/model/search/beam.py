@@ -39,8 +39,8 @@ def search(
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
     Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. A limit of content
-    words takes those of the vocabulary. `check` is called before each word, and ends the search by raising. Where the
-    decoder's scores are no numbers, a ValueError says so.
+    words takes those of the vocabulary. `check` is called before each word, and ends the search by raising. `NotFinite`
+    says that the decoder's scores are no numbers.
     """
     if config.method == "sample":
         if seeds is None:

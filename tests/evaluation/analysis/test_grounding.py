@@ -13,7 +13,7 @@ from captioner.datasets.annotations import Problems
 from captioner.datasets.instances import AnnotatedImage, Instance, Instances
 from captioner.datasets.object_names import CATEGORIES
 from captioner.evaluation.analysis.grounding import METHODS, Grounding, measure_grounding
-from captioner.images.geometry import Box
+from captioner.images.geometry import Box, Geometry
 from captioner.images.preprocessing import Preprocessing
 
 UNIFORM = np.full((1, *GRID), 1 / (GRID[0] * GRID[1]))

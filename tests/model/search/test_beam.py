@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from captioner.model.config import MODES, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.hypotheses import Hypothesis
-from captioner.model.search.next_words import ContentWords, top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, top_scores
 
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)
@@ -350,3 +351,33 @@ def test_bad_settings_name_the_value(values: dict[str, object], message: str) ->
 def test_more_captions_than_beams_is_an_error() -> None:
     with pytest.raises(ValueError, match="best is 4; a beam of 3 gives 1 to 3 captions"):
         beam_search(make_decoder(), some_regions(1), PLAIN, best=4)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("place", ["embedding.weight", "output.bias", "from_hidden.weight", "from_context.weight"])
+@pytest.mark.parametrize(("method", "groups"), [("beam", 1), ("beam", 2), ("sample", 1)])
+def test_a_search_ends_whatever_the_scores_are(value: float, place: str, method: str, groups: int) -> None:
+    decoder, steps = make_decoder(), []
+    with torch.no_grad():
+        decoder.get_parameter(place).view(-1)[-1] = value
+    config = SearchConfig(method, beam=4, groups=groups, maximum_length=6)
+    found: list[list[Hypothesis]] = []
+    with suppress(NotFinite):
+        found = search(decoder, some_regions(3), config, seeds=[1, 2, 3], check=lambda: steps.append(1))
+    assert all(found)
+    assert len(steps) <= config.maximum_length + 1
+
+
+@pytest.mark.parametrize("method", ["beam", "sample"])
+def test_a_search_under_way_can_be_ended(method: str) -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise TimeoutError("late")
+
+    config = SearchConfig(method, minimum_length=10, maximum_length=20, no_repeat=0)
+    with pytest.raises(TimeoutError, match="late"):
+        search(make_decoder(), some_regions(2), config, seeds=[1, 2], check=check)
+    assert len(calls) == 3
