@@ -64,7 +64,6 @@ def run_caption(options: argparse.Namespace) -> int:
             return _correct(options)
         output = replace(output, corrections=read_corrections(options.corrections))
     folder = find_model(options.model)
-    announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     collection = Collection(
         options.paths,
         recursive=options.recursive,
@@ -72,6 +71,7 @@ def run_caption(options: argparse.Namespace) -> int:
         leave_out=options.out / OVERLAYS if options.out is not None else None,
     )
     collection.check()
+    announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     from captioner.captioning.captioner import load
 
     threads = cores_per_process()

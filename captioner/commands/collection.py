@@ -73,7 +73,11 @@ class Collection:
         """
         if self.tops is None:
             self.tops = [top for path in self._paths() if (top := self._top(path)) is not None]
-        return any(name.startswith(top) and (deep or "/" not in name[len(top) :]) for top, deep in self.tops)
+        leads_away = name.startswith("../") or os.path.isabs(name)  # from the current folder, whose top is ""
+        return any(
+            name.startswith(top) and not (leads_away and not top) and (deep or "/" not in name[len(top) :])
+            for top, deep in self.tops
+        )
 
     def _top(self, path: str) -> tuple[str, bool] | None:
         """Return what the names in a folder or archive begin with, and whether those in folders below count as well."""

@@ -190,10 +190,10 @@ def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
 
 def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
     folders = [find_model(name) for name in options.model or [None]]
-    for folder in folders:
-        announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     collection = Collection(options.paths, recursive=options.recursive, leave_out=options.out)
     collection.check()
+    for folder in folders:
+        announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
     sources = list(collection)
     from captioner.captioning.captioner import load
 

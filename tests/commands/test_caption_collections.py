@@ -92,6 +92,15 @@ def test_pruning_forgets_what_is_gone_and_nothing_else(place: Path, capsys: pyte
     assert (place / "photos" / "0001.jpg.xmp").read_text() == "mine"
 
 
+def test_pruning_the_current_folder_leaves_what_lies_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(place / "elsewhere", 1)
+    assert caption(str(place / "elsewhere"), "-r", "-o", "photos/out") == 0
+    shutil.rmtree(place / "elsewhere")
+    monkeypatch.chdir(place / "photos")
+    assert caption(".", "-r", "-o", "out", "--prune") == 0
+    assert f"{place}/elsewhere/0000.jpg" in read(place / "photos" / "out" / "captions.jsonl")
+
+
 def test_an_empty_disk_prunes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert caption("photos", "-o", "out") == 0
     for path in (place / "photos").iterdir():
