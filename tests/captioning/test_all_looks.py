@@ -15,8 +15,8 @@ from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.records import Origin, caption_record, recorded_captions, to_line
 from captioner.captioning.teacher_forcing import force_images
-from captioner.images.finding import Source
 from captioner.images.preprocessing import Preprocessing
+from captioner.images.sources import Source
 from captioner.model.encoders.encoder import Encoder
 
 ORIGIN = Origin("model", {"beam": 5}, attention=True, heads=True)

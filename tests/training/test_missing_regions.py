@@ -20,7 +20,7 @@ from captioner.captioning.teacher_forcing import force_images
 from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.analysis.diagnostics import diagnose
 from captioner.evaluation.model_captions import SplitCaptioner, caption_split, open_cache, read_captions
-from captioner.images.finding import Source
+from captioner.images.sources import Source
 from captioner.model.encoders.import_regions import import_regions
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.training.recipe import Recipe
