@@ -17,9 +17,12 @@ from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.evaluate import add_evaluate
-from captioner.commands.models import add_export, add_models
+from captioner.commands.export import add_export
+from captioner.commands.models import add_models
 from captioner.commands.overlay import add_overlay
+from captioner.commands.schema import add_schema
 from captioner.commands.serve import add_serve
+from captioner.commands.streams import fill_closed_streams
 from captioner.commands.train import add_train
 
 COMMANDS = (
@@ -34,18 +37,22 @@ COMMANDS = (
     add_models,
     add_inspect,
     add_encoders,
+    add_schema,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    fill_closed_streams()
     try:
         options = _parse(arguments)
         # A decoder's warning about a file is either repeated in our words when the file is refused, or of no interest.
         warnings.filterwarnings("ignore", module="PIL")
         signal.signal(signal.SIGTERM, _interrupt)
         run: Callable[[argparse.Namespace], int] = options.run
-        return run(options)
+        code = run(options)
+        sys.stdout.flush()  # here a full disk is an error of one line, and not one of the interpreter's end
+        return code
     except KeyboardInterrupt:
         complain("interrupted; finished work is kept, and the same command resumes")
         return 130

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from itertools import count
@@ -37,7 +38,7 @@ def replacing(path: Path, *, unfinished: Path | None = None, sync: bool = True) 
     unfinished = unfinished or path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     unfinished.unlink(missing_ok=True)  # of a process that was killed
     try:
-        with unfinished.open("xb") as file:
+        with naming_the_disk(path), unfinished.open("xb") as file:
             yield file
             file.flush()
             if sync:
@@ -47,6 +48,19 @@ def replacing(path: Path, *, unfinished: Path | None = None, sync: bool = True) 
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
+
+
+@contextlib.contextmanager
+def naming_the_disk(path: Path) -> Iterator[None]:
+    """Name the file, and what to do, where a disk is full while it is written; the system names neither."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        reason = f"{os.strerror(error.errno)}: {free / 1e6:,.1f} MB are free; make room and run the command again"
+        raise OSError(error.errno, reason, os.fspath(path)) from None
 
 
 def write_whole(path: Path, contents: str | bytes, *, unfinished: Path | None = None, sync: bool = True) -> None:

@@ -97,6 +97,18 @@ def test_what_a_killed_process_left_is_no_hindrance_and_is_removed(tmp_path: Pat
     assert sorted(each.name for each in tmp_path.iterdir()) == ["record", "thesis.unfinished"]
 
 
+def test_a_full_disk_is_told_with_the_file_and_the_room_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+
+    def fill() -> None:
+        with replacing(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: [\d,.]+ MB are free; make room .*captions.csv"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
 # Each reads the file `name` in a folder.
 READERS = {
     "captions.jsonl": lambda folder: list(recorded_images(folder / "captions.jsonl")),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from captioner.files import printable
-from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
+from captioner.images.sources import Source
 
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02

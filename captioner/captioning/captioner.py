@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice
-from threading import Event
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -20,12 +19,15 @@ from torch import Tensor
 from captioner.captioning.all_looks import all_looks, with_heads
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
+from captioner.captioning.pipeline import caption_items
 from captioner.datasets.vocabulary import Vocabulary, join_words
-from captioner.images.finding import Source, expand_patterns, find_sources
+from captioner.images.finding import find_sources
 from captioner.images.geometry import Geometry
 from captioner.images.inputs import prepare_picture, to_source
 from captioner.images.opening import ImageError, ImageSource
-from captioner.images.preprocessing import Prepared
+from captioner.images.patterns import expand_patterns
+from captioner.images.preprocessing import Prepared, Preprocessing
+from captioner.images.sources import Source
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
@@ -34,27 +36,11 @@ from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, nothing, search
 from captioner.model.search.next_words import ContentWords
 from captioner.processes import choose_device
-from captioner.threads import available_cores, map_ahead
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from captioner.images.inputs import ImageInput
-
-BATCH = 64  # images encoded and searched together, unless told otherwise
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class _Image(Generic[Item]):
-    """One image on its way: what it was given as, the seed of its samples, and what it became or why it was refused."""
-
-    item: Item
-    seed: int
-    prepared: Prepared | ImageError
-
-
-_Batch = list[_Image[Item]]
 
 
 class Captioner:
@@ -114,22 +100,27 @@ class Captioner:
     # A text is a sequence of texts too; it is one image.
     @overload
     def caption(  # type: ignore[overload-overlap]
-        self, images: ImageInput, *, n_best: None = None, **settings: Unpack[CaptionSettings]
+        self, images: ImageInput, *, n_best: None = None, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> Caption: ...
 
     @overload
     def caption(  # type: ignore[overload-overlap]
-        self, images: ImageInput, *, n_best: int, **settings: Unpack[CaptionSettings]
+        self, images: ImageInput, *, n_best: int, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> list[Caption]: ...
 
     @overload
     def caption(
-        self, images: Sequence[ImageInput], *, n_best: None = None, **settings: Unpack[CaptionSettings]
+        self,
+        images: Sequence[ImageInput],
+        *,
+        n_best: None = None,
+        heads: bool = False,
+        **settings: Unpack[CaptionSettings],
     ) -> list[Caption]: ...
 
     @overload
     def caption(
-        self, images: Sequence[ImageInput], *, n_best: int, **settings: Unpack[CaptionSettings]
+        self, images: Sequence[ImageInput], *, n_best: int, heads: bool = False, **settings: Unpack[CaptionSettings]
     ) -> list[list[Caption]]: ...
 
     def caption(
@@ -137,6 +128,7 @@ class Captioner:
         images: ImageInput | Sequence[ImageInput],
         *,
         n_best: int | None = None,
+        heads: bool = False,
         **settings: Unpack[CaptionSettings],
     ) -> Caption | list[Caption] | list[list[Caption]]:
         """Return the caption of an image, or the list of those of a list of images.
@@ -148,12 +140,12 @@ class Captioner:
         `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time. With
         `heads=True` a caption has the weights of every layer and head too.
         """
-        options = make_options(n_best=n_best, **settings)
+        options = make_options(n_best=n_best, heads=heads, **settings)
         several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
         given: Sequence[ImageInput] = images if several else [images]  # type: ignore[assignment, list-item]
         items = ((to_source(image), options.image_seed(b"%d" % place)) for place, image in enumerate(given))
         found: list[list[Caption]] = []
-        for source, captions in _caption(self, items, self._prepare_picture, options):
+        for source, captions in caption_items(self, items, self._prepare_picture, options):
             if isinstance(captions, ImageError):
                 raise captions
             found.append([replace(caption, source=source) for caption in captions])
@@ -161,8 +153,8 @@ class Captioner:
             return [captions[0] for captions in found] if several else found[0][0]
         return found if several else found[0]
 
-    def _prepare_picture(self, source: ImageSource) -> Prepared:
-        return prepare_picture(source, self.preprocessing)
+    def _prepare_picture(self, source: ImageSource) -> tuple[ImageSource, Prepared]:
+        return source, prepare_picture(source, self.preprocessing)
 
     def encode(self, prepared: Sequence[Prepared]) -> Tensor:
         """Return the regions (B, L, D) of B prepared images, on the model's device."""
@@ -284,68 +276,30 @@ def caption_images(
 
 
 def caption_sources(
-    model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None
+    model: Captioner, sources: Iterable[Source], options: CaptionOptions | None = None, *, stamped: bool = False
 ) -> Iterator[Result]:
     """Yield what comes of each image, in order; sources are taken as they are needed, in the caller's thread.
 
-    A caption's own `source` is the image's path where it has one.
+    A caption's own `source` is the image's path where it has one. The sources of results have the stamps of the files
+    that were read where they are asked for `stamped`.
     """
     options = options or CaptionOptions()
 
-    def prepare(source: Source) -> Prepared:
-        return model.preprocessing.read(source.open())
+    # Others may know an image by its path, and read nothing of it; what is read twice then is read from memory.
+    by_path = type(model.preprocessing) is not Preprocessing
+
+    def prepare(source: Source) -> tuple[Source, Prepared]:
+        opened: Path | bytes | None = None
+        if stamped:
+            source, opened = source.read()
+        if opened is None or by_path:
+            opened = source.open()
+        return source, model.preprocessing.read(opened)
 
     items = ((source, options.image_seed(source.key)) for source in sources)
-    for source, captions in _caption(model, items, prepare, options):
+    for source, captions in caption_items(model, items, prepare, options):
         if isinstance(captions, ImageError):
             yield Result.failed(source, captions.reason)
         else:
-            path = source.path if source.offset is None else None
+            path = source.path if source.offset is None and source.contents is None else source.contents
             yield Result(source, tuple(replace(caption, source=path) for caption in captions))
-
-
-def _caption(
-    model: Captioner, items: Iterable[tuple[Item, int]], prepare: Callable[[Item], Prepared], options: CaptionOptions
-) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
-    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples."""
-    size = options.batch_size or BATCH
-    left = Event()
-
-    def check() -> None:
-        if left.is_set():  # nobody waits for these captions, but the end of the program for this thread
-            raise InterruptedError("the search was interrupted")
-
-    def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
-        try:
-            return _Image(*given, prepare(given[0]))
-        except ImageError as error:
-            return _Image(*given, error.copy())  # the first one's traceback would keep the bytes alive
-
-    def encode(batch: _Batch[Item]) -> tuple[_Batch[Item], Tensor | None]:
-        good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
-        return batch, model.encode(good) if good else None
-
-    def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
-        batch, regions = encoded
-        good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
-        found: Iterator[list[Caption]] = iter(())
-        if regions is not None:
-            geometries, seeds = zip(*good, strict=True)
-            found = iter(model.find_captions(regions, geometries, options, seeds, check))
-        return [
-            (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
-        ]
-
-    workers = options.workers or available_cores()
-    # Searching takes about as long as encoding, which has threads of its own; torch's threads count as searchers.
-    cores = min(workers, available_cores())
-    searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
-    images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
-    encoded = map_ahead(encode, _batches(images, size), workers=1, ahead=1, name="encode")
-    for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search", left=left):
-        yield from batch
-
-
-def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    while batch := list(islice(items, size)):
-        yield batch

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_sources
+from captioner.captioning.derived import Derived
+from captioner.captioning.embedding import embed_caption
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
-from captioner.captioning.outputs import write_beside, write_coco, write_csv, write_sidecars
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
-from captioner.images.finding import Source, is_in_share, name_key
+from captioner.files import digest
+from captioner.images.sources import Source, is_in_share, name_key
 from captioner.processes import Processes
 
 Found = TypeVar("Found")
@@ -22,13 +25,18 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did, all processes together: images found, captioned, skipped and failed, and how long it took."""
+    """What a run did, all processes together: images found, captioned, skipped and failed, and how long it took.
+
+    `gone` images were forgotten; `left` are the files that others wrote, or changed, and that stayed as they are.
+    """
 
     found: int
     captioned: int
     skipped: int
     failed: int
     seconds: float
+    gone: int = 0
+    left: tuple[str, ...] = ()
 
 
 class Pictures(Protocol):
@@ -40,7 +48,7 @@ class Pictures(Protocol):
     def draw(self, results: Iterator[Result]) -> Iterator[Result]:
         """Draw each result and pass it on, in order; one that cannot be drawn has failed."""
 
-    def finish(self) -> None:
+    def finish(self, derived: Derived) -> None:
         """Draw what is of all captions together, once the record is whole."""
 
 
@@ -54,14 +62,16 @@ def caption_into(
     pictures: Pictures | None = None,
     processes: Processes | None = None,
     listen: Callable[[Result], None] = lambda result: None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, skipped: None,
+    covers: Callable[[str], bool] = lambda name: False,
 ) -> Report:
     """Caption the images that the record in `out` does not hold yet, and bring what is derived from it up to date.
 
     Each of several processes gives the same sources, of which it takes its share, and the first puts together what
     they have found. `pictures` of an image are there before its record, which says that all is done. `listen` is told
-    what came of each image that was tried, `progress` how many are done with. Sources are looked for only once the
-    folder is there.
+    what came of each image that was tried, `progress` how many are done with and how many of these were done before.
+    Sources are looked for only once the folder is there. An image is gone if the sources would have had it, as `covers`
+    tells by its name, and it is not there.
     """
     processes = processes or Processes()
     with OutputFolder(out, processes.rank, processes.count) as folder:
@@ -72,24 +82,31 @@ def caption_into(
         folder.open_files()
         _meet(processes.wait)
         run.caption(sources)
+        run.look_for_gone(covers)
         folder.close_files()
         folder.wait_for_others()
         outcomes = _meet(lambda: processes.gather(run.outcome()))
+        gone = [name for outcome in outcomes for name in outcome.gone]
         if processes.is_first:
             failed = {key for outcome in outcomes for key in outcome.failed}
-            folder.put_together(failed, anew=any(outcome.anew for outcome in outcomes))
-            _derive(out, output)
+            anew = any(outcome.anew for outcome in outcomes)
+            folder.put_together(failed, anew=anew, gone=set(map(name_key, gone)))
+            for name in gone:
+                run.derived.forget(name)
+            run.derived.bring_up_to_date(output.formats)
             if pictures is not None:
-                pictures.finish()
+                pictures.finish(run.derived)
         _meet(processes.wait)
-        if output.beside:
-            run.write_beside()
+        run.write_beside()
+        left = _meet(lambda: processes.gather([str(path) for path in run.derived.written.left]))
     return Report(
         outcomes[0].found,
         sum(outcome.captioned for outcome in outcomes),
         sum(outcome.skipped for outcome in outcomes),
         sum(len(outcome.failed) for outcome in outcomes),
         max(outcome.seconds for outcome in outcomes),
+        len(gone),
+        tuple(dict.fromkeys(path for paths in left for path in paths)),
     )
 
 
@@ -102,12 +119,6 @@ def _meet(meeting: Callable[[], Found]) -> Found:
         raise ValueError(f"another process ended early; run the same command again to resume ({first})") from None
 
 
-def _derive(out: Path, output: OutputOptions) -> None:
-    for format, write in (("csv", write_csv), ("coco", write_coco), ("txt", write_sidecars)):
-        if format in output.formats:
-            write(out)
-
-
 @dataclass(frozen=True)
 class _Outcome:
     """What one process did, and what the first must know to put the parts together."""
@@ -116,6 +127,7 @@ class _Outcome:
     captioned: int
     skipped: int
     failed: tuple[bytes, ...]  # keys
+    gone: tuple[str, ...]  # names
     anew: bool  # records were replaced
     seconds: float
 
@@ -131,25 +143,36 @@ class _Run:
         output: OutputOptions,
         pictures: Pictures | None,
         listen: Callable[[Result], None],
-        progress: Callable[[int], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         self.folder, self.model, self.options, self.output = folder, model, options, output
         self.pictures, self.listen, self.progress = pictures, listen, progress
-        self.origin = Origin(model.digest, options.identity(), output.attention, options.heads)
+        self.origin = Origin(
+            model.digest,
+            options.identity(),
+            output.attention,
+            options.heads,
+            name=model.name,
+            wording=output.wording.identity(),
+            needed=output.needed,
+        )
         self.known = folder.read_known(self.origin, output.existing)
+        self.derived = Derived(folder.path, output.naming)
         self.found = self.captioned = self.skipped = 0
         self.failed: list[bytes] = []
-        self.files: set[bytes] = set()  # keys of the images that are files of their own
+        self.gone: list[str] = []
+        self.seen: set[bytes] = set()  # keys of the images of this share
+        self.files: set[bytes] = set()  # keys of those that are files of their own
         self.anew = folder.repeated
         self.seconds = 0.0
 
     def caption(self, sources: Iterable[Source]) -> None:
         """Caption what is not done, and record it."""
         started = time.monotonic()
-        results = caption_sources(self.model, self._pending(sources), self.options)
+        results = caption_sources(self.model, self._pending(sources), self.options, stamped=self.output.stamped)
         for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
-                self.folder.add_caption(caption_record(result.name, result.captions, self.origin))
+                self._record(result)
                 self.captioned += 1
             else:
                 self.folder.add_error(error_record(result.name, result.error.reason))
@@ -158,36 +181,78 @@ class _Run:
             self._advance()
         self.seconds = time.monotonic() - started
 
+    def _record(self, result: Result) -> None:
+        wording = self.output.wording
+        captions = [replace(caption, text=wording.apply(caption.text)) for caption in result.captions]
+        source = self._embed(result.source, captions[0].text) if self.output.embed else result.source
+        stamp = source.stamp.to_dict() if source.stamp is not None else None
+        self.folder.add_caption(caption_record(result.name, captions, self.origin, stamp))
+
+    def _embed(self, source: Source, text: str) -> Source:
+        """Put a caption into its image, and return the image as it is then."""
+        written = self.derived.written
+        if source.offset is not None or source.contents is not None:
+            return source
+        written.note(source.path, digest(text.encode()))
+        try:
+            if not embed_caption(source.path, text, lambda said: written.is_noted(source.path, digest(said.encode()))):
+                written.left.append(source.path)
+        except ValueError:  # of a format that has no place for captions
+            written.left.append(source.path)
+        return replace(source, stamp=None).read()[0]
+
     def _pending(self, sources: Iterable[Source]) -> Iterator[Source]:
         for source in sources:
             self.found += 1
+            source = self.known.spelt_as_before(source)
             key = source.key
             if not is_in_share(key, self.folder.rank, self.folder.count):
                 continue
-            if self.output.beside and source.offset is None:
+            self.seen.add(key)
+            if source.offset is None and source.contents is None:
                 self.files.add(key)
-            if self.known.get(key) and (self.pictures is None or self.pictures.is_drawn(source)):
+            if self._is_done(source):
                 self.skipped += 1
                 self._advance()
             else:
-                self.anew |= key in self.known
+                self.anew |= key in self.known.stamps
                 yield source
 
+    def _is_done(self, source: Source) -> bool:
+        """Tell whether everything is there that this run would make of an image."""
+        if not self.known.stays(source):
+            return False
+        if self.output.embed and source.key in self.files and not self.derived.written.knows(source.path):
+            return False
+        return self.pictures is None or self.pictures.is_drawn(source)
+
     def _advance(self) -> None:
-        self.progress(self.captioned + self.skipped + len(self.failed))
+        self.progress(self.captioned + self.skipped + len(self.failed), self.skipped)
+
+    def look_for_gone(self, covers: Callable[[str], bool]) -> None:
+        """Find the images of the record that are gone, where they are to be forgotten."""
+        if self.output.prune:
+            for line in read_lines(self.folder.path / CAPTIONS):
+                key = name_key(line.name)
+                is_here = is_in_share(key, self.folder.rank, self.folder.count)
+                if is_here and key not in self.seen and covers(line.name) and not os.path.lexists(line.name):
+                    self.gone.append(line.name)
 
     def outcome(self) -> _Outcome:
         """Return what was done."""
-        return _Outcome(self.found, self.captioned, self.skipped, tuple(self.failed), self.anew, self.seconds)
+        done = (self.found, self.captioned, self.skipped)
+        return _Outcome(*done, tuple(self.failed), tuple(self.gone), self.anew, self.seconds)
 
     def write_beside(self) -> None:
-        """Write a text file beside each image of this run that is a file and has a caption."""
+        """Write the sidecars beside each image of this run that is a file and has a caption."""
+        kinds = self.output.beside_kinds
         problems = []
-        for line in read_lines(self.folder.path / CAPTIONS):
+        for line in read_lines(self.folder.path / CAPTIONS) if kinds else ():
             if name_key(line.name) in self.files:
                 try:
-                    write_beside(Path(line.name), line.record["text"], overwrite=self.output.existing == "overwrite")
+                    for kind in kinds:
+                        self.derived.sidecars.write_beside(Path(line.name), kind, line.record["text"])
                 except OSError as error:
                     problems.append(error)
         if problems:
-            raise ValueError(f"{len(problems):,} text files cannot be written beside their images: {problems[0]}")
+            raise ValueError(f"{len(problems):,} sidecars cannot be written beside their images: {problems[0]}")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from captioner.captioning.outputs import FORMATS
+from captioner.captioning.outputs import FORMATS, NAMINGS, SIDECARS
+from captioner.captioning.wording import Wording
 from captioner.model.config import SearchConfig
 from captioner.model.search_settings import Setting, check_settings, setting, settings_of
 
@@ -15,7 +16,7 @@ EXISTING = ("skip", "overwrite", "error")
 
 
 class CaptionSettings(TypedDict, total=False):
-    """The keywords of a Python call, for type checkers: `SETTINGS` but `n_best` and `workers`, `sample` and `heads`."""
+    """The keywords of a Python call, for type checkers: `sample`, and `SETTINGS` without `n_best` and `workers`."""
 
     beam: int | None
     groups: int | None
@@ -31,7 +32,6 @@ class CaptionSettings(TypedDict, total=False):
     no_repeat: int | None
     content_limit: int | None
     batch_size: int | None
-    heads: bool
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,22 @@ class OutputOptions:
     """What is kept of each image, in which formats, and what becomes of captions that are there already.
 
     `existing` is "skip" (they stay), "overwrite" (those of the images given are made anew) or "error" (nothing is
-    done). `attention` puts attention grids into the record, `beside` writes a text file beside each image, the one
-    thing that lies outside the folder.
+    done). `attention` puts attention grids into the record; where they are not `needed`, records without stay. `beside`
+    writes sidecars beside the images, named by the file's `full` name or its `stem`, and `embed` puts captions into
+    the images; nothing else lies outside the folder. `prune` forgets images that are gone. Records are `stamped` with
+    what tells whether an image was replaced since.
     """
 
     formats: tuple[str, ...] = ("jsonl",)
     existing: str = "skip"
     attention: bool = False
     beside: bool = False
+    naming: str = "full"
+    embed: bool = False
+    prune: bool = False
+    wording: Wording = field(default_factory=Wording)
+    needed: bool = True
+    stamped: bool = True
 
     def __post_init__(self) -> None:
         for format in self.formats:
@@ -127,3 +135,12 @@ class OutputOptions:
                 raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
         if self.existing not in EXISTING:
             raise ValueError(f"existing is {self.existing!r}; choose from {', '.join(EXISTING)}")
+        if self.naming not in NAMINGS:
+            raise ValueError(f"naming is {self.naming!r}; choose from {', '.join(NAMINGS)}")
+
+    @property
+    def beside_kinds(self) -> tuple[str, ...]:
+        """The kinds of sidecars that are written beside images."""
+        if not self.beside:
+            return ()
+        return tuple(kind for kind in SIDECARS if kind in self.formats) or ("txt",)

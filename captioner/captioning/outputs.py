@@ -1,4 +1,4 @@
-"""What is derived from a record of captions: a CSV table, COCO results, and a text file for each image.
+"""Tables that are derived from a record of captions, and the names of files that are made for each image.
 
 Files named after images lie in a tree that mirrors their names. A name is percent-encoded where it would leave the
 tree or share a file with another: a slash at its start or after a slash, the dots of `..`, control characters, bytes
@@ -13,15 +13,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from captioner.captioning.records import CAPTIONS, Record, read_lines, record_name, refuse_link
-from captioner.files import replacing, write_whole
+from captioner.captioning.records import CAPTIONS, Record, read_lines
 
-FORMATS = ("jsonl", "txt", "csv", "coco")
-CSV, COCO, SIDECARS = "captions.csv", "captions-coco.json", "txt"
+FORMATS = ("jsonl", "txt", "csv", "coco", "xmp", "exiftool")
+SIDECARS = ("txt", "xmp")  # those of which each image has a file
+NAMINGS = ("full", "stem")  # cat.jpg.txt, cat.txt
 COLUMNS = ("file_name", "text", "log_prob")
 
 _MAX_PART = 220  # bytes of a file's or folder's name; 255 are allowed, but a file being written has a longer one
@@ -84,31 +84,38 @@ def make_parent(top: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def write_csv(out: Path) -> None:
-    """Write the table of the captions recorded in `out`."""
-    refuse_link(out / CSV)
-    with replacing(out / CSV) as file:
-        rows = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for record in _records(out):
-            rows.writerow([record.get(column) for column in COLUMNS])
+def write_csv(out: Path, file: IO[bytes]) -> None:
+    """Write the table of the captions recorded in `out`, so that spreadsheets know its letters: UTF-8 with a mark."""
+    file.write(codecs.BOM_UTF8)
+    _write_table(file, COLUMNS, ([record.get(column) for column in COLUMNS] for record in _records(out)))
 
 
-def write_coco(out: Path) -> None:
+def write_exiftool(out: Path, file: IO[bytes]) -> None:
+    """Write a table that `exiftool -csv=` takes captions from into the images."""
+    rows = ([record["file_name"], record["text"], record["text"]] for record in _records(out))
+    _write_table(file, ("SourceFile", "XMP-dc:Description", "XMP-iptcCore:AltTextAccessibility"), rows)
+
+
+def _write_table(file: IO[bytes], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    text = codecs.getwriter("utf-8")(file)
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(rows)
+
+
+def write_coco(out: Path, file: IO[bytes]) -> None:
     """Write the captions recorded in `out` as COCO results.
 
     An image's id is the number that its name ends in, as COCO's files are named, where all have one and no two the
     same; else its place in the record, from 1.
     """
-    refuse_link(out / COCO)
     ids = [_number(record["file_name"]) for record in _records(out)]
     by_name = None not in ids and len(set(ids)) == len(ids)
-    with replacing(out / COCO) as file:
-        for place, (number, record) in enumerate(zip(ids, _records(out), strict=True), start=1):
-            result = {"image_id": number if by_name else place, "caption": record["text"]}
-            line = json.dumps({**result, "file_name": record["file_name"]})
-            file.write(f"{',' if place > 1 else '['}\n{line}".encode())
-        file.write(b"\n]\n" if ids else b"[]\n")
+    for place, (number, record) in enumerate(zip(ids, _records(out), strict=True), start=1):
+        result = {"image_id": number if by_name else place, "caption": record["text"]}
+        line = json.dumps({**result, "file_name": record["file_name"]})
+        file.write(f"{',' if place > 1 else '['}\n{line}".encode())
+    file.write(b"\n]\n" if ids else b"[]\n")
 
 
 def _number(file_name: str) -> int | None:
@@ -116,27 +123,13 @@ def _number(file_name: str) -> int | None:
     return int(digits[0]) if digits else None
 
 
-def write_sidecars(out: Path) -> None:
-    """Bring the tree of text files in `out` up to date with its record."""
-    top = out / SIDECARS
-    for record in _records(out):
-        path = top / tree_path(record_name(record), ".txt")
-        text = f"{record['text']}\n".encode()
-        with suppress(OSError):
-            if not path.is_symlink() and path.read_bytes() == text:
-                continue
-        make_parent(out, path)
-        # There are as many as images, and the record makes them anew: no need to wait for the disk each time.
-        write_whole(path, text, unfinished=out / "sidecar.unfinished", sync=False)
-
-
-def write_beside(image: Path, text: str, *, overwrite: bool) -> None:
-    """Write a caption beside its image, unless there is such a file that must not be overwritten."""
-    path = image.with_name(f"{image.name}.txt")
-    if overwrite or not os.path.lexists(path):
-        unfinished = path.with_name(f".captioner-{os.getpid()}.unfinished")
-        write_whole(path, f"{text}\n", unfinished=unfinished, sync=False)
-
-
 def _records(out: Path) -> Iterator[Record]:
     return (line.record for line in read_lines(out / CAPTIONS))
+
+
+# The tables that are made of a record, and their files.
+TABLES: Mapping[str, tuple[str, Callable[[Path, IO[bytes]], None]]] = {
+    "csv": ("captions.csv", write_csv),
+    "coco": ("captions-coco.json", write_coco),
+    "exiftool": ("captions-exiftool.csv", write_exiftool),
+}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ import numpy as np
 
 from captioner import files
 from captioner.captioning.caption import Caption
-from captioner.files import check_regular, open_regular, replacing
-from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
+from captioner.files import check_regular, naming_the_disk, open_regular, printable, replacing
+from captioner.images.finding import ARCHIVES, find_sources
+from captioner.images.sources import Source, name_key
+from captioner.model.bundled import bundled_models, find_model
 
 Record = dict[str, Any]
 CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"
@@ -33,17 +35,28 @@ _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class Origin:
-    """What records are made by: the model's digest, the settings of its search in plain values, and what is kept."""
+    """What records are made by: the model's digest, the settings of its search in plain values, and what is kept.
+
+    The model may have a `name`, for people; `wording` is what is made of its words. Records must hold attention where
+    it is `needed`, and may where it is not.
+    """
 
     model: str
     search: dict[str, Any]
     attention: bool = False
     heads: bool = False
+    name: str | None = None
+    wording: dict[str, Any] = field(default_factory=dict)
+    needed: bool = True
 
     def difference(self, record: Record) -> str | None:
         """Return in what a record is another than this origin makes, None where it is not."""
         if record.get("model") != self.model:
-            return f"by another model ({record.get('model')}, not {self.model})"
+            return f"by {_model_name(record)}" + (f", not {self.name}" if self.name else "")
+        wording = record.get("wording") or {}
+        for name in {**wording, **self.wording}:
+            if wording.get(name) != self.wording.get(name):
+                return f"with {name} {wording.get(name)!r}, not {self.wording.get(name)!r}"
         search = record.get("search")
         search = {**search} if isinstance(search, dict) else {}
         for name, value in _RETIRED.items():
@@ -52,20 +65,42 @@ class Origin:
         for name in {**search, **self.search}:
             if search.get(name) != self.search.get(name):
                 return f"with {name} {search.get(name)}, not {self.search.get(name)}"
-        for name, wanted in (("attention", self.attention), ("heads", self.heads)):
+        for name, wanted in (("attention", self.attention and self.needed), ("heads", self.heads)):
             if wanted and name not in record:
                 return f"without {name}"
         return None
 
 
-def caption_record(name: str, captions: Sequence[Caption], origin: Origin) -> Record:
-    """Return the record of an image's captions, the best first; the others are its `alternatives`."""
+def _model_name(record: Record) -> str:
+    """Return what a record's model is called; records of earlier versions hold its digest alone."""
+    if isinstance(name := record.get("model_name"), str):
+        return printable(name)
+    from captioner.model.checkpoint import load_checkpoint  # which takes torch, and a moment
+
+    digests = ((name, load_checkpoint(find_model(name)).digest) for name in bundled_models())
+    return next((name for name, digest in digests if digest == record.get("model")), "another model")
+
+
+def caption_record(
+    name: str, captions: Sequence[Caption], origin: Origin, file: Mapping[str, Any] | None = None
+) -> Record:
+    """Return the record of an image's captions, the best first; the others are its `alternatives`.
+
+    `file` is what tells whether the image is still the same, see `captioner.images.sources.Stamp`.
+    """
     best, *others = (caption.to_dict(attention=origin.attention) for caption in captions)
     geometry = {"geometry": best.pop("geometry")} if origin.attention else {}
     record = {**_name_fields(name), **best}
     if others:  # of the same image, and so of the same geometry
         record["alternatives"] = [{key: other[key] for key in best} for other in others]
-    return {**record, **geometry, "model": origin.model, "search": origin.search}
+    made = {
+        "model": origin.model,
+        "model_name": origin.name,
+        "search": origin.search,
+        "wording": origin.wording,
+        "file": dict(file or {}),
+    }
+    return {**record, **geometry, **{key: value for key, value in made.items() if value}}
 
 
 def error_record(name: str, reason: str) -> Record:
@@ -136,8 +171,9 @@ class RecordFile:
 
     def append(self, record: Record) -> None:
         """Add a record; it is there whatever happens to the process, and after a power cut once a second is over."""
-        self.file.write(to_line(record))
-        self.file.flush()
+        with naming_the_disk(self.path):
+            self.file.write(to_line(record))
+            self.file.flush()
         now = time.monotonic()
         if now - self.synced > SYNC_SECONDS:
             os.fsync(self.file.fileno())
@@ -239,7 +275,7 @@ def _find(name: str, archives: dict[str, dict[str, Source]]) -> Source:
     path = Path(name)
     if path.exists():
         return Source(name, path)
-    archive = next((each for each in path.parents if each.suffix.lower() == ARCHIVE and each.is_file()), None)
+    archive = next((each for each in path.parents if each.suffix.lower() in ARCHIVES and each.is_file()), None)
     if archive is None:
         return Source(name, path)  # opening it says that it is not there
     key = archive.as_posix()

@@ -12,9 +12,9 @@ from captioner.captioning.all_looks import all_looks, with_heads
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import Vocabulary, join_words, tokenize
-from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
+from captioner.images.sources import Source
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
 from captioner.threads import map_ahead

@@ -193,18 +193,26 @@ def encoder_config(options: argparse.Namespace) -> EncoderConfig:
 
 
 @contextmanager
-def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many of how many images are done, on stderr where that is a terminal."""
+def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows how many of how many images are done, on stderr where that is a terminal.
+
+    A third number is how many of them were done before, which are not part of the rate; without it, those are that are
+    done when it is called first.
+    """
     from tqdm import tqdm
 
     with tqdm(
         desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
     ) as bar:
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int, before: int | None = None) -> None:
             if bar.total is None:
-                bar.initial = done  # what was there already is not part of the rate
+                bar.initial = done if before is None else before
                 bar.reset(total)
+            elif before is not None and before > bar.initial:
+                bar.n += before - bar.initial
+                bar.last_print_n += before - bar.initial
+                bar.initial = before
             bar.update(done - bar.n)
 
         yield show
@@ -280,10 +288,11 @@ def search_beside_encoding(model: Captioner) -> None:
         set_num_threads(1)
 
 
-def no_images(paths: Sequence[str], *, recursive: bool) -> ValueError:
-    """Return the error that there is nothing to do."""
+def no_images(paths: Sequence[str], *, recursive: bool, unread: str = "") -> ValueError:
+    """Return the error that there is nothing to do; `unread` tells what there is instead."""
     hint = "" if recursive else "; --recursive searches subfolders too"
-    return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}")
+    left_out = f"; left out: {unread}" if unread else ""
+    return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}{left_out}")
 
 
 def positive(text: str) -> int:
@@ -302,6 +311,18 @@ def say(message: object) -> None:
 def show(text: str, *, flush: bool = False) -> None:
     """Print lines of results, each printable, whatever names are in them."""
     print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
+
+
+def report(message: object) -> None:
+    """Tell the user what was done, on stdout where there is one."""
+    if sys.stdout.writable():
+        print(message)
+
+
+def announce(message: object, *, quiet: bool) -> None:
+    """Tell somebody who waits at a terminal what is going on."""
+    if not quiet and sys.stderr.isatty():
+        print(message, file=sys.stderr, flush=True)
 
 
 def complain(message: object) -> None:

@@ -21,19 +21,30 @@ from captioner.commands.arguments import (
     add_features_argument,
     add_model_argument,
     add_search_arguments,
+    announce,
     checking_usage,
     complain,
-    no_images,
     positive,
     progress_bar,
     read_device,
     read_search,
-    show,
+    report,
     with_features,
 )
+from captioner.commands.collection import Collection
 from captioner.figures.masks import STYLES
-from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
-from captioner.images.finding import Source, expand_patterns, find_sources
+from captioner.figures.overlay_files import (
+    ANIMATIONS,
+    DPI,
+    FIGURES,
+    KINDS,
+    WIDTH,
+    OverlayOptions,
+    draw_overlays,
+    overlay_path,
+)
+from captioner.files import printable
+from captioner.images.sources import Source
 from captioner.model.bundled import distinct_names, find_model, model_name
 from captioner.model.config import SearchConfig
 from captioner.model.search_settings import settings_of
@@ -45,9 +56,9 @@ if TYPE_CHECKING:
 def add_overlay(commands: Any) -> None:
     """Add `captioner overlay`."""
     parser = add_command(commands, "overlay", run_overlay, "draw where a model looked for each word")
-    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, tar archives or glob patterns")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the figures")
-    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
+    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="images, folders, archives or glob patterns")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the figures")
+    parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
     parser.add_argument(
         "--from",
         dest="records",
@@ -114,7 +125,7 @@ def run_overlay(options: argparse.Namespace) -> int:
         write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
     else:
         deque(drawn, maxlen=0)
-    show(f"{options.out}: {work.summary()}")
+    report(f"{printable(str(options.out))}: {work.summary()}")
     return int(work.failed > 0)
 
 
@@ -179,10 +190,11 @@ def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
 
 def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tuple[Iterator[Result], int]:
     folders = [find_model(name) for name in options.model or [None]]
-    found = find_sources(expand_patterns(options.paths), recursive=options.recursive, leave_out=options.out)
-    sources = list(found)
-    if not sources:
-        raise no_images(options.paths, recursive=options.recursive)
+    collection = Collection(options.paths, recursive=options.recursive, leave_out=options.out)
+    collection.check()
+    for folder in folders:
+        announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
+    sources = list(collection)
     from captioner.captioning.captioner import load
 
     device, progress = read_device(options), not options.quiet
@@ -237,9 +249,16 @@ class _Work:
                 self.drawn, self.failed = self.drawn + (result.error is None), self.failed + (result.error is not None)
                 show(self.drawn + self.failed, total)
                 if result.error is None:
+                    self._print(result)
                     yield result
                 else:
                     complain(result.error)
+
+    def _print(self, result: Result) -> None:
+        """Print where the figures of an image are, and its caption, or the two that are compared."""
+        paths = [overlay_path(self.options.out, result.name, kind, self.drawing) for kind in self.drawing.kinds]
+        for caption in result.captions:
+            report("\t".join(printable(str(text)) for text in (*paths, caption.text)))
 
     def summary(self) -> str:
         """Return what was done in one line."""

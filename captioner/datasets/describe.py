@@ -13,7 +13,7 @@ from typing import Any
 
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, Problems
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.files import digest, printable_line
+from captioner.files import digest, printable_line, replacing
 
 SHOWN = 5
 SAMPLE_BYTES = 4096
@@ -272,4 +272,5 @@ def length_histogram(dataset: CaptionDataset, path: str | os.PathLike[str]) -> N
     overflow = f"{last} or more in the last bar; " if everything[-1] > last else ""
     panels[-1].set_xlabel(f"words in a caption ({overflow}line: mean)")
     figure.suptitle(f"Caption lengths of {dataset.name}")
-    figure.savefig(path, format="png", dpi=150)
+    with replacing(Path(path)) as file:
+        figure.savefig(file, format="png", dpi=150)

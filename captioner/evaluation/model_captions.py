@@ -24,9 +24,9 @@ from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.tables import json_text
 from captioner.files import printable, read_json_object, write_whole
-from captioner.images.finding import Source, is_in_share
 from captioner.images.opening import upright_size
 from captioner.images.preprocessing import Prepared, Preprocessing
+from captioner.images.sources import Source, is_in_share
 from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, cache_folder, read_stamp
 from captioner.processes import Processes
 
@@ -122,10 +122,10 @@ def caption_split(
         model,
         sources,
         options,
-        OutputOptions(existing=existing, attention=True),
+        OutputOptions(existing=existing, attention=True, stamped=False),
         processes=processes,
         listen=listen,
-        progress=lambda done: progress(done, total),
+        progress=lambda done, _: progress(done, total),
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from captioner.figures.drawing import GREY, PAPER, POINT, Bar, Label, Mark, Picture, Sheet, fitting_label
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import CaptionLike, colour_scale, to_levels
-from captioner.figures.panels import check_page
+from captioner.figures.panels import check_page, check_words
 
 # Lengths in inches.
 _MARGIN, _GAP = 0.05, 0.14
@@ -48,6 +48,7 @@ def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200
     equal steps look equal. Boxes of a detector have one table, in the order in which it gave them.
     """
     check_page(width, dpi)
+    check_words(caption)
     tables = marginals(caption)
     words, rows, columns = caption.attention.shape
     points = _WORD_POINTS * POINT * dpi

@@ -26,6 +26,7 @@ from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import save_word_images
+from captioner.files import one_line
 from captioner.images.opening import ImageError, open_image
 from captioner.threads import available_cores, map_ahead
 
@@ -106,8 +107,10 @@ def draw_overlays(results: Iterable[Result], out: Path, options: OverlayOptions)
             write_overlays(out, result.name, open_image(result.source.open()), result.captions, options)
         except ImageError as error:
             return Result.failed(result.source, error.reason)
-        except ValueError as error:  # of an image that has changed since, or a symlink in the way
-            return Result.failed(result.source, str(error))
+        except OSError:  # of the disk, and so of all images
+            raise
+        except Exception as error:  # of an image that was replaced meanwhile, or a symlink in the way
+            return Result.failed(result.source, one_line(error))
         return result
 
     cores = available_cores()

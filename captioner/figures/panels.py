@@ -25,6 +25,7 @@ _MARGIN, _GAP, _ROW_GAP, _BAND_GAP = 0.04, 0.08, 0.10, 0.08
 _LABEL = 0.16  # the line above a panel
 _BAR_GAP, _BAR = 0.03, 0.03  # below it
 
+MAX_WORDS, MAX_LETTERS = 100, 100  # of a caption that is drawn
 _WORD_POINTS, _SMALL_POINTS = 7.5, 5.5
 
 
@@ -207,8 +208,19 @@ def check_style(style: str) -> None:
         raise ValueError(f"style is {style!r}; choose from {', '.join(STYLES)}")
 
 
+def check_words(caption: CaptionLike) -> None:
+    """Raise ValueError for a caption that is too long to draw: each word takes a picture's room."""
+    letters = max(map(len, caption.words), default=0)
+    if len(caption.words) > MAX_WORDS or letters > MAX_LETTERS:
+        raise ValueError(
+            f"the caption has {len(caption.words):,} words of up to {letters:,} letters; "
+            f"at most {MAX_WORDS} words of {MAX_LETTERS} letters are drawn"
+        )
+
+
 def check_size(image: Image.Image, caption: CaptionLike) -> None:
-    """Raise ValueError for an image that the caption is not of."""
+    """Raise ValueError for an image that the caption is not of, or a caption that is too long to draw."""
+    check_words(caption)
     # A smaller copy of the image will do, its sides rounded to pixels; one that lies on its side will not.
     original = caption.geometry
     if abs(image.width * original.height - image.height * original.width) > (original.width + original.height) / 2:

@@ -58,6 +58,7 @@ def save_word_images(
 
     Pictures of an earlier caption there are removed.
     """
+    check_size(image, caption)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = list(word_file_names(caption.words))

@@ -27,13 +27,15 @@ class ArchiveError(ValueError):
 class Member:
     """A file in an archive, named as it is there, undecodable bytes as surrogates; `size` bytes at `offset`.
 
-    Where it has no contents of its own, `problem` says so.
+    Where it has no contents of its own, `problem` says so. That of a zip archive takes `packed` bytes there.
     """
 
     name: str
     offset: int
     size: int
     problem: str | None = None
+    packed: int | None = None
+    deflated: bool = False
 
 
 def read_members(path: str | os.PathLike[str]) -> Iterator[Member]:

@@ -6,19 +6,25 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import IO, TypeVar
 
 from PIL import Image, ImageOps
 from PIL.ExifTags import Base as Tag
 
 from captioner.files import one_line, printable
-from captioner.images.formats import FORMATS, Damaged, Header, open_reader, read_header, to_rgb
+from captioner.images.formats import open_reader, to_rgb
+from captioner.images.headers import FORMATS, Damaged, Header, announced_pixels, find_format, read_header
+from captioner.images.kinds import why_unread
+from captioner.images.tiff_headers import check_directory
 
 Found = TypeVar("Found")
 ImageSource = str | os.PathLike[str] | bytes | Image.Image
 MAX_PIXELS = 50_000_000
 # More than any whole image within MAX_PIXELS needs (50 megapixels of four 16-bit channels, uncompressed).
 MAX_BYTES = 512_000_000
+# A small picture may have so much beside its pixels, as an animation or a file of several pages has, and no more.
+FREE_BYTES, BYTES_PER_PIXEL = 100_000_000, 8
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -28,6 +34,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_RAW_EXIF = "Raw profile type exif"  # how some programs store EXIF in a PNG: as text
 _SIDEWAYS = (5, 6, 7, 8)
 
 
@@ -96,7 +103,9 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
     """Return what `read` makes of a file's bytes, once their headers are found sound."""
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
-        data = source if isinstance(source, bytes) else _read_file(source)
+        data = source if isinstance(source, bytes) else _read_file(source)[0]
+        if (missing := why_unread(find_format(data))) is not None:
+            raise NotAnImageError(name, missing)
         header = read_header(data)
         if header is None and data:
             raise NotAnImageError(name, f"not one of {', '.join(FORMATS)}")
@@ -107,6 +116,7 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
                 f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
+        _check_bytes(len(data), header.pixels)
         return read(data, header)
     except NotAnImageError:
         raise
@@ -117,7 +127,15 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
         raise ImageError(name, f"cannot be decoded: {one_line(error)}") from error
 
 
-def _read_file(path: str | os.PathLike[str]) -> bytes:
+def read_file(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
+    """Return what an image file holds, and its status; raise `ImageError` where it cannot be read, or need not be."""
+    try:
+        return _read_file(path)
+    except Damaged as error:
+        raise ImageError(printable(os.fspath(path)), str(error)) from None
+
+
+def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
     try:
         # A pipe would block at its opening already.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
@@ -126,17 +144,33 @@ def _read_file(path: str | os.PathLike[str]) -> bytes:
                 raise Damaged("not a regular file")
             if status.st_size > MAX_BYTES:
                 raise Damaged(f"{status.st_size / 1e6:,.0f} MB; at most {MAX_BYTES / 1e6:.0f} MB are read")
-            return file.read(status.st_size)
+            if status.st_size > FREE_BYTES:
+                _check_bytes(status.st_size, announced_pixels(file.read(1 << 20), partial(_read_at, file)))
+                file.seek(0)
+            return file.read(status.st_size), status
     except OSError as error:
         raise Damaged((error.strerror or str(error)).lower()) from None
     except ValueError as error:  # also of a name that no file can have
         raise Damaged(one_line(error)) from None
 
 
+def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
+    file.seek(offset)
+    return file.read(length)
+
+
+def _check_bytes(length: int, pixels: int) -> None:
+    """Raise `Damaged` where a file is far larger than its picture."""
+    if length > (most := FREE_BYTES + BYTES_PER_PIXEL * pixels):
+        raise Damaged(
+            f"{length / 1e6:,.0f} MB for {pixels / 1e6:.1f} megapixels; at most {most / 1e6:,.0f} MB are read then"
+        )
+
+
 def _decode(data: bytes, header: Header, at_least: int | None) -> Decoded:
     with open_reader(data, header) as image:
         size = image.size
-        draft = image.draft(None, (at_least, at_least)) if at_least else None
+        draft = image.draft(None, (at_least, at_least)) if at_least and header.format == "JPEG" else None
         image.load()
         if draft is None:
             return Decoded(to_rgb(image), image.size, 1.0, _orientation(image))
@@ -154,6 +188,9 @@ def _upright_size(data: bytes, header: Header) -> tuple[int, int]:
 
 def _orientation(image: Image.Image) -> int:
     try:
+        block = image.info.get("exif") or bytes.fromhex("".join(image.info.get(_RAW_EXIF, "").split("\n")[3:]))
+        if block:
+            check_directory(block.removeprefix(b"Exif\0\0"))
         return int(image.getexif().get(Tag.Orientation, 1))
     except Exception:  # a damaged EXIF block is no reason to refuse the picture
         return 1

@@ -16,7 +16,8 @@ import pytest
 from helpers.toy_captions import flat
 from pycocotools.coco import COCO
 
-from captioner.captioning.outputs import make_parent, tree_path, write_beside, write_coco, write_csv, write_sidecars
+from captioner.captioning.derived import Derived
+from captioner.captioning.outputs import make_parent, tree_path
 from captioner.captioning.records import (
     Origin,
     RecordFile,
@@ -27,7 +28,7 @@ from captioner.captioning.records import (
     record_name,
     to_line,
 )
-from captioner.images.finding import name_key
+from captioner.images.sources import name_key
 
 ORIGIN = Origin("0123456789abcdef", {"method": "beam", "beam": 5, "n_best": 1})
 ODD_NAMES = [
@@ -118,12 +119,16 @@ def test_a_record_of_another_origin_is_told_apart() -> None:
     own = record("a")
     assert ORIGIN.difference(own) is None
     assert ORIGIN.difference({**own, "attention": []}) is None
-    assert ORIGIN.difference({**own, "model": "f" * 16}) == f"by another model ({'f' * 16}, not {ORIGIN.model})"
+    theirs = {**own, "model": "f" * 16, "model_name": "theirs"}
+    assert replace(ORIGIN, name="ours").difference(theirs) == "by theirs, not ours"
+    assert replace(ORIGIN, wording={"sentence": True}).difference(own) == "with sentence None, not True"
+    assert ORIGIN.difference({**own, "wording": {"prefix": "x"}}) == "with prefix 'x', not None"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "beam": 3}}) == "with beam 3, not 5"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not None"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "unknown": False}}) is None  # of an earlier version
     assert ORIGIN.difference({**own, "search": None}) == "with method None, not beam"
     assert replace(ORIGIN, attention=True).difference(own) == "without attention"
+    assert replace(ORIGIN, attention=True, needed=False).difference(own) is None
 
 
 def test_gathering_takes_the_last_of_each(tmp_path: Path) -> None:
@@ -176,8 +181,9 @@ def test_plain_names_stay_as_they_are() -> None:
 
 def test_csv(tmp_path: Path) -> None:
     write(tmp_path / "captions.jsonl", *(record(name, 'a "dog", a cat') for name in ODD_NAMES))
-    write_csv(tmp_path)
-    with (tmp_path / "captions.csv").open(newline="", encoding="utf-8") as file:
+    Derived(tmp_path).bring_up_to_date(["csv"])
+    assert (tmp_path / "captions.csv").read_bytes().startswith(b"\xef\xbb\xbffile_name")  # for spreadsheets
+    with (tmp_path / "captions.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert [row["text"] for row in rows] == ['a "dog", a cat'] * len(ODD_NAMES)
     assert [row["file_name"] for row in rows[:3]] == ODD_NAMES[:3]
@@ -196,7 +202,7 @@ def test_csv(tmp_path: Path) -> None:
 )
 def test_coco_results_load_with_pycocotools(tmp_path: Path, names: list[str], ids: list[int]) -> None:
     write(tmp_path / "captions.jsonl", *(record(name, f"caption {name}") for name in names))
-    write_coco(tmp_path)
+    Derived(tmp_path).bring_up_to_date(["coco"])
     truth = COCO()
     truth.dataset = {"images": [{"id": number} for number in ids], "annotations": [], "info": {}}
     truth.createIndex()
@@ -207,12 +213,10 @@ def test_coco_results_load_with_pycocotools(tmp_path: Path, names: list[str], id
 
 
 def test_an_empty_record_gives_empty_files(tmp_path: Path) -> None:
-    write_csv(tmp_path)
-    write_coco(tmp_path)
-    write_sidecars(tmp_path)
-    assert (tmp_path / "captions.csv").read_text() == "file_name,text,log_prob\n"
+    Derived(tmp_path).bring_up_to_date(["csv", "coco", "txt"])
+    assert (tmp_path / "captions.csv").read_text(encoding="utf-8-sig") == "file_name,text,log_prob\n"
     assert json.loads((tmp_path / "captions-coco.json").read_text()) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["captions-coco.json", "captions.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["captions-coco.json", "captions.csv", "written.jsonl"]
 
 
 def test_sidecars_follow_the_record_and_keep_to_the_folder(tmp_path: Path) -> None:
@@ -220,26 +224,33 @@ def test_sidecars_follow_the_record_and_keep_to_the_folder(tmp_path: Path) -> No
     outside.mkdir()
     names = [name for name in ODD_NAMES if name] + ["a/1.png", "x.jpg", "x.png", "b/1.jpg"]
     write(out / "captions.jsonl", *(record(name, f"caption {number}") for number, name in enumerate(names)))
-    write_sidecars(out)
+    Derived(out).bring_up_to_date(["txt"])
     files = {path: path.read_text() for path in (out / "txt").rglob("*.txt") if path.is_file()}
     assert sorted(files.values()) == sorted(f"caption {number}\n" for number in range(len(names)))
-    # What has gone wrong is put right, and what is right is left alone.
-    paths = [out / "txt" / tree_path(name, ".txt") for name in ("x.jpg", "x.png", "b/1.jpg")]
-    paths[0].write_text("torn")
+    # What is missing is written, what is right is left alone, and so is what others have put there.
+    paths = [out / "txt" / tree_path(name, ".txt") for name in ("x.jpg", "x.png", "b/1.jpg", "a/1.png")]
+    paths[0].write_text("corrected by hand")
     paths[1].unlink()
     paths[1].symlink_to(outside / "stolen.txt")
     os.utime(paths[2], ns=(1, 1))
-    write_sidecars(out)
-    assert {path: path.read_text() for path in files} == files
+    paths[3].unlink()
+    derived = Derived(out)
+    derived.bring_up_to_date(["txt"])
+    assert sorted(derived.written.left) == sorted(paths[:2])
+    assert {path: path.read_text() for path in files if path not in paths[:2]} == {
+        path: text for path, text in files.items() if path not in paths[:2]
+    }
+    assert paths[0].read_text() == "corrected by hand"
     assert paths[2].stat().st_mtime_ns == 1
-    assert not paths[1].is_symlink()
+    assert paths[1].is_symlink()
+    paths[1].unlink()
     # A folder that leads elsewhere is not followed.
     for path in (out / "txt" / "a").iterdir():
         path.unlink()
     (out / "txt" / "a").rmdir()
     (out / "txt" / "a").symlink_to(outside)
     with pytest.raises(ValueError, match=r"txt/a leads out of .*; nothing is written there"):
-        write_sidecars(out)
+        Derived(out).bring_up_to_date(["txt"])
     assert list(outside.iterdir()) == []
     with pytest.raises(ValueError, match="leads out of"):
         make_parent(out, out / "txt" / "a" / "new" / "x.txt")
@@ -251,8 +262,8 @@ def test_records_do_not_go_through_symlinks(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
     for work in (
         lambda: RecordFile(tmp_path / "captions.jsonl"),
-        lambda: write_csv(tmp_path),
-        lambda: write_coco(tmp_path),
+        lambda: Derived(tmp_path).bring_up_to_date(["csv"]),
+        lambda: Derived(tmp_path).bring_up_to_date(["coco"]),
     ):
         with pytest.raises(ValueError, match="is a symlink"):
             work()
@@ -260,21 +271,8 @@ def test_records_do_not_go_through_symlinks(tmp_path: Path) -> None:
     (tmp_path / "captions.csv").unlink()
     (tmp_path / "captions.csv.unfinished").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "captions.jsonl").unlink()
-    write_csv(tmp_path)
+    Derived(tmp_path).bring_up_to_date(["csv"])
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_text_beside_an_image_replaces_nothing_unless_told(tmp_path: Path) -> None:
-    image = tmp_path / "x.jpg"
-    image.touch()
-    write_beside(image, "ours", overwrite=False)
-    assert (tmp_path / "x.jpg.txt").read_text() == "ours\n"
-    (tmp_path / "x.jpg.txt").write_text("theirs\n")
-    write_beside(image, "ours", overwrite=False)
-    assert (tmp_path / "x.jpg.txt").read_text() == "theirs\n"
-    write_beside(image, "ours", overwrite=True)
-    assert (tmp_path / "x.jpg.txt").read_text() == "ours\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jpg", "x.jpg.txt"]
 
 
 def test_names_come_back_from_records() -> None:

@@ -11,7 +11,7 @@ from helpers.toy_captioner import VOCABULARY, make_toy, write_images
 
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.teacher_forcing import force_caption, force_images, unknown_words
-from captioner.images.finding import Source
+from captioner.images.sources import Source
 from captioner.model.encoders.encoder import Encoder
 
 

@@ -219,7 +219,7 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
     written = tree(place / "out")
     capsys.readouterr()
     for message, options in (
-        ("has captions by another model ", {"model": "1"}),
+        ("has captions by another model; choose", {"model": "1"}),
         ("has captions with beam 5, not 3; choose another folder, or overwrite", {"more": ["--beam", "3"]}),
         ("has captions with n_best 1, not 2", {"more": ["--n-best", "2"]}),
         ("has captions with method beam, not sample", {"more": ["--sample"]}),
@@ -280,7 +280,7 @@ def test_lists_patterns_and_archives(
     assert (place / "out" / "overlays" / "shards.tar" / "3.jpg.png").exists()
 
 
-def test_text_files_beside_images_on_request(place: Path) -> None:
+def test_text_files_beside_images_on_request(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "photos" / "0001.jpg.txt").write_text("by hand\n")
     assert caption("photos", "--out", "out") == 0
     assert len(list(place.glob("photos/*.txt"))) == 1
@@ -288,8 +288,11 @@ def test_text_files_beside_images_on_request(place: Path) -> None:
     texts = {path.name: path.read_text() for path in place.glob("photos/*.txt")}
     records = {Path(record["file_name"]).name: record["text"] for record in read(place / "out" / "captions.jsonl")}
     assert texts == {f"{name}.txt": f"{text}\n" for name, text in records.items()} | {"0001.jpg.txt": "by hand\n"}
-    assert caption("photos/0001.jpg", "--out", "out", "--beside", "--existing", "overwrite") == 0
-    assert (place / "photos" / "0001.jpg.txt").read_text() == records["0001.jpg"] + "\n"
+    capsys.readouterr()
+    assert caption("photos", "--out", "out", "--beside", "--existing", "overwrite") == 0
+    assert (place / "photos" / "0001.jpg.txt").read_text() == "by hand\n"
+    left = "left as they are, because others wrote or changed them: photos/0001.jpg.txt\n"
+    assert capsys.readouterr().err == left
 
 
 @pytest.mark.parametrize(

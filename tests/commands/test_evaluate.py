@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, lite0: Encoder) -> Path:
 @pytest.fixture
 def place(home: Path, lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same, to stand in, with a judge that needs no Java and an encoder that is loaded already."""
-    monkeypatch.setattr("captioner.model.checkpoint.load_encoder", lambda config, progress: lite0)
+    monkeypatch.setattr("captioner.model.checkpoint.load_encoder", lambda config, **_: lite0)
     monkeypatch.setattr(captioner.evaluation.metrics.judge, "Judge", ToyJudge)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests run in this process too
     monkeypatch.chdir(home)

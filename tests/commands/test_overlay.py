@@ -45,15 +45,20 @@ def files(folder: Path) -> list[str]:
 def test_a_grid_of_each_image(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert overlay("photos", "--recursive") == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("out: grid of 3 images (")
-    assert captured.out.endswith(" per second), 0 failed\n")
+    *lines, summary = captured.out.splitlines()
+    assert summary.startswith("out: grid of 3 images (")
+    assert summary.endswith(" per second), 0 failed")
+    assert [line.split("\t")[0] for line in lines] == [
+        f"out/grid/photos/{name}.jpg.png" for name in ("0000", "0001", "more/0000")
+    ]
+    assert all(line.split("\t")[1] for line in lines)  # the caption
     assert captured.err == ""
     names = ["photos/0000.jpg", "photos/0001.jpg", "photos/more/0000.jpg"]
     assert files(place / "out") == [f"grid/{name}.png" for name in names]
     before = (place / "out/grid/photos/0000.jpg.png").read_bytes()
     assert overlay(".", "--recursive") == 0  # again, in the same folder, which is left out
     assert (place / "out/grid/photos/0000.jpg.png").read_bytes() == before
-    assert capsys.readouterr().out.startswith("out: grid of 3 images")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("out: grid of 3 images")
 
 
 def test_every_kind(place: Path, models: dict[str, Captioner]) -> None:
@@ -91,11 +96,11 @@ def test_bad_images_are_named_and_the_rest_is_drawn(place: Path, capsys: pytest.
     for more in ([], ["--caption", "a dog"]):
         assert overlay("photos", "missing.jpg", *more) == 1
         captured = capsys.readouterr()
-        assert captured.out.startswith("out: grid of 1 image (")
+        assert captured.out.splitlines()[1].startswith("out: grid of 1 image (")
         assert captured.out.endswith("2 failed\n")
         assert sorted(captured.err.splitlines()) == [
             "captioner: missing.jpg: no such file or directory",
-            "captioner: photos/0000.jpg: not one of JPEG, PNG, GIF, WEBP, BMP, TIFF",
+            "captioner: photos/0000.jpg: not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC",
         ]
         assert files(place / "out") == ["grid/photos/0001.jpg.png"]
 

@@ -25,7 +25,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, lite0: Encoder) -> Path:
 
 @pytest.fixture
 def place(home: Path, lite0: Encoder, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("captioner.model.checkpoint.load_encoder", lambda config, progress: lite0)
+    monkeypatch.setattr("captioner.model.checkpoint.load_encoder", lambda config, **_: lite0)
     monkeypatch.setattr(judge, "Judge", ToyJudge)
     return home
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 
 import pytest
 from helpers.tar_files import write_tar
 
-from captioner.images.finding import Source, expand_patterns, find_sources, is_in_share, name_key, read_list
+from captioner.images.finding import find_sources
 from captioner.images.opening import MAX_BYTES, ImageError
+from captioner.images.patterns import expand_patterns, read_list
+from captioner.images.sources import Source, is_in_share, name_key
 
 
 @pytest.fixture
@@ -139,8 +140,8 @@ def test_a_damaged_archive_gives_what_it_can(tree: Path) -> None:
 
 def test_lists() -> None:
     lines = b"a.jpg\n\nb c.jpg\r\ncaf\xe9.jpg\n[1].jpg"
-    assert read_list(io.BytesIO(lines)) == ["a.jpg", "b c.jpg", os.fsdecode(b"caf\xe9.jpg"), "[1].jpg"]
-    assert read_list(io.BytesIO(b"a\nb.jpg\0c.jpg\r\0"), null=True) == ["a\nb.jpg", "c.jpg\r"]
+    assert read_list(lines) == ["a.jpg", "b c.jpg", os.fsdecode(b"caf\xe9.jpg"), "[1].jpg"]
+    assert read_list(b"a\nb.jpg\0c.jpg\r\0", null=True) == ["a\nb.jpg", "c.jpg\r"]
 
 
 def test_shares_are_even_and_leave_nothing_out() -> None:

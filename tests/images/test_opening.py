@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from helpers import awkward_images as made
 from helpers.awkward_images import COLOURS, PLAIN, Builders, chunk, encode, jpeg, paletted, png, tiff
-from PIL import Image, WebPImagePlugin
+from PIL import AvifImagePlugin, Image, WebPImagePlugin
 
 from captioner.images import opening
 from captioner.images.opening import ImageError, NotAnImageError, open_image, upright_size
@@ -38,8 +38,6 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {  # before any pixel is u
             "ICO": ICON,
             "CUR": ICON[:2] + b"\2" + ICON[3:],
             "PSD": b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, 9, 9, 8, 3) + bytes(99),
-            "AVIF": b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf" + bytes(99),
-            "HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(99),
             "JPEG 2000": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(99),
             "JPEG 2000, stream": b"\xff\x4f\xff\x51" + bytes(99),
             "PPM": b"P6 9 9 255\n" + bytes(243),
@@ -120,7 +118,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {  # before any pixel is u
     "TIFF, directory beyond its end": (lambda: b"II*\0" + struct.pack("<I", 9999) + bytes(99), "truncated"),
     "BMP, giant, run lengths": (
         lambda: made.bmp(b"\0\1", 8, (60_000, 60_000), compression=1, tables=bytes(1024)),
-        "3,600.0 megapixels",
+        "pixels in run lengths",
     ),
     "BMP, giant": (lambda: made.bmp(bytes(99), 24, (60_000, 60_000)), "truncated"),
     "BMP, negative width": (lambda: made.bmp(bytes(9999), 24, (-9, 9)), "size of -9 x 9"),
@@ -147,6 +145,7 @@ WHOLE: Builders = {  # files to be cut
     "TIFF, strips": made.striped_tiff,
     "TIFF, tiles": made.tiled_tiff,
     "TIFF, LZW": lambda: encode(COLOURS, "TIFF", compression="tiff_lzw"),
+    "AVIF": lambda: encode(COLOURS, "AVIF"),
 }
 REFUSED |= {
     f"{name}, cut at {part:.0%}": (
@@ -175,6 +174,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     spy(Image, "_getdecoder")
     spy(Image.core, "new")
     spy(WebPImagePlugin._webp, "WebPAnimDecoder")
+    spy(AvifImagePlugin._avif, "AvifDecoder")
     return calls
 
 

@@ -233,7 +233,7 @@ def test_refused_images(client: TestClient, photos: list[Path]) -> None:
     whole = photos[0].read_bytes()
     expected = {
         b"": (400, "the upload is empty; send the bytes of an image"),
-        b"hello": (415, "the image is refused: not one of JPEG, PNG, GIF, WEBP, BMP, TIFF"),
+        b"hello": (415, "the image is refused: not one of JPEG, PNG, GIF, WEBP, BMP, TIFF, AVIF, HEIC"),
         whole[: len(whole) // 2]: (422, "the image is refused: truncated: it ends before its end-of-image marker"),
         png_of(30_000, 30_000): (
             422,

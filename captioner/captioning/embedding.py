@@ -1,0 +1,93 @@
+"""Captions put into image files as XMP: JPEG and PNG, everything else in the file the same byte for byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from captioner.captioning import xmp
+from captioner.files import replacing
+from captioner.images.headers import find_format
+from captioner.images.opening import read_file
+
+_XMP_JPEG, _XMP_PNG = b"http://ns.adobe.com/xap/1.0/\0", b"XML:com.adobe.xmp"
+_APP1, _SCAN, _FIRST = 0xE1, 0xDA, (0xE0, 0xE1)  # JFIF and EXIF come before XMP
+_MAX_SEGMENT = 65_533
+
+
+def embed_caption(path: Path, text: str, is_ours: Callable[[str], bool]) -> bool:
+    """Put a caption into an image file, whole or not at all; tell whether the file says it now.
+
+    A caption that is there and not the program's, as `is_ours` tells, stays. Raises ValueError for a file that has no
+    place for captions, or none for so much.
+    """
+    target = Path(os.path.realpath(path))
+    data, _ = read_file(target)
+    name = find_format(data)
+    if name == "JPEG":
+        changed, says = _in_jpeg(data, text, is_ours)
+    elif name == "PNG":
+        changed, says = _in_png(data, text, is_ours)
+    else:
+        raise ValueError(f"captions cannot be put into {name or 'this format'}; use --format xmp")
+    if changed != data:
+        unfinished = target.with_name(f".captioner-{os.getpid()}.unfinished")
+        with replacing(target, unfinished=unfinished) as file:
+            file.write(changed)
+            shutil.copymode(target, unfinished)
+    return says
+
+
+def _merged(packet: bytes | None, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
+    return (xmp.make_packet(text), True) if packet is None else xmp.merge(packet, text, is_ours)
+
+
+def _in_jpeg(data: bytes, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
+    position = place = 2
+    while data[position] == 0xFF and data[position + 1] != _SCAN:
+        code, (length,) = data[position + 1], struct.unpack_from(">H", data, position + 2)
+        end = position + 2 + length
+        contents = data[position + 4 : end]
+        if code == _APP1 and contents.startswith(_XMP_JPEG):
+            packet, says = _merged(contents[len(_XMP_JPEG) :], text, is_ours)
+            return data[:position] + _segment(packet) + data[end:], says
+        position = end
+        if code in _FIRST and place == position - length - 2:
+            place = end
+    packet, says = _merged(None, text, is_ours)
+    return data[:place] + _segment(packet) + data[place:], says
+
+
+def _segment(packet: bytes) -> bytes:
+    contents = _XMP_JPEG + packet
+    if len(contents) > _MAX_SEGMENT:
+        raise ValueError("its metadata has no room for a caption; use --format xmp")
+    return struct.pack(">BBH", 0xFF, _APP1, len(contents) + 2) + contents
+
+
+def _in_png(data: bytes, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
+    position = place = 8
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 12 + length
+        contents = data[position + 8 : end - 4]
+        if kind == b"iTXt" and contents.startswith(_XMP_PNG + b"\0"):
+            compressed, rest = contents[len(_XMP_PNG) + 1], contents[len(_XMP_PNG) + 3 :]
+            if compressed:
+                raise ValueError("its metadata is compressed; use --format xmp")
+            packet, says = _merged(rest.split(b"\0", 2)[2], text, is_ours)
+            return data[:position] + _chunk(packet) + data[end:], says
+        if kind == b"IHDR":
+            place = end
+        position = end
+    packet, says = _merged(None, text, is_ours)
+    return data[:place] + _chunk(packet) + data[place:], says
+
+
+def _chunk(packet: bytes) -> bytes:
+    contents = b"iTXt" + _XMP_PNG + b"\0\0\0\0\0" + packet
+    return struct.pack(">I", len(contents) - 4) + contents + struct.pack(">I", zlib.crc32(contents))

@@ -1,0 +1,103 @@
+"""Decoding, encoding and searching side by side in threads; what they hold does not grow with the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from threading import Event
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from captioner.captioning.caption import Caption
+from captioner.captioning.options import CaptionOptions
+from captioner.images.opening import ImageError
+from captioner.images.preprocessing import Prepared
+from captioner.threads import available_cores, map_ahead
+
+if TYPE_CHECKING:
+    from captioner.captioning.captioner import Captioner
+
+BATCH = 64  # images encoded together, unless told otherwise
+# Images that are searched together, whatever the size of batches: with other numbers of images a search computes in
+# another order, and the last digits of what is written would depend on the size.
+SEARCHED = 32
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class _Image(Generic[Item]):
+    """One image on its way: what it was given as, the seed of its samples, and what it became or why it was refused."""
+
+    item: Item
+    seed: int
+    prepared: Prepared | ImageError
+
+
+_Batch = list[_Image[Item]]
+
+
+def caption_items(
+    model: Captioner,
+    items: Iterable[tuple[Item, int]],
+    prepare: Callable[[Item], tuple[Item, Prepared]],
+    options: CaptionOptions,
+) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
+    """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples.
+
+    `prepare` gives an item back together with what the network takes.
+    """
+    size = options.batch_size or BATCH
+    left = Event()
+
+    def check() -> None:
+        if left.is_set():  # nobody waits for these captions, but the end of the program for this thread
+            raise InterruptedError("the search was interrupted")
+
+    def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
+        item, seed = given
+        try:
+            item, prepared = prepare(item)
+            return _Image(item, seed, prepared)
+        except ImageError as error:
+            return _Image(item, seed, error.copy())  # the first one's traceback would keep the bytes alive
+
+    def encode(batch: _Batch[Item]) -> list[tuple[_Batch[Item], Tensor | None]]:
+        """Return groups of images that are searched together, with the regions of those that can be."""
+        good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
+        groups = [batch[start : start + SEARCHED] for start in range(0, len(batch), SEARCHED)]
+        if not good:
+            return [(group, None) for group in groups]
+        regions = torch.cat([model.encode(good[start : start + size]) for start in range(0, len(good), size)])
+        counts = [sum(isinstance(image.prepared, Prepared) for image in group) for group in groups]
+        parts = torch.split(regions, counts)  # each (B, L, D)
+        return [(group, part if len(part) else None) for group, part in zip(groups, parts, strict=True)]
+
+    def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
+        batch, regions = encoded
+        good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
+        found: Iterator[list[Caption]] = iter(())
+        if regions is not None:
+            geometries, seeds = zip(*good, strict=True)
+            found = iter(model.find_captions(regions, geometries, options, seeds, check))
+        return [
+            (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
+        ]
+
+    workers = options.workers or available_cores()
+    # Searching takes about as long as encoding, which has threads of its own; torch's threads count as searchers.
+    cores = min(workers, available_cores())
+    searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
+    images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
+    batches = _batches(images, -(-size // SEARCHED) * SEARCHED)
+    encoded = map_ahead(encode, batches, workers=1, ahead=1, name="encode")
+    groups = (group for batch in encoded for group in batch)
+    for found in map_ahead(find, groups, workers=searchers, ahead=searchers, name="search", left=left):
+        yield from found
+
+
+def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while batch := list(islice(items, size)):
+        yield batch

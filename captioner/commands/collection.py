@@ -1,0 +1,90 @@
+"""The images that a command's arguments name, found as often as they are asked for, and checked at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from captioner.commands.arguments import no_images
+from captioner.files import digest, printable
+from captioner.images.finding import ARCHIVES, find_sources
+from captioner.images.headers import find_format
+from captioner.images.kinds import describe_unread
+from captioner.images.patterns import expand_patterns, read_list
+from captioner.images.sources import Source
+
+STDIN = "-"  # the path that stands for an image, or for a list of paths, on standard input
+
+
+class Collection:
+    """The images in files, folders, archives, by patterns, in a list on standard input, or one image itself there.
+
+    The folder `leave_out` is not looked into. `unread` counts the pictures that cannot be read, by their kinds, once
+    the images have been gone through.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], *, recursive: bool, null: bool = False, leave_out: Path | None = None
+    ) -> None:
+        self.paths, self.recursive, self.leave_out = paths, recursive, leave_out
+        self.unread: Counter[str] = Counter()
+        self.listed: list[str] = []
+        self.piped: Source | None = None
+        self.tops: list[tuple[str, bool]] | None = None
+        if STDIN in paths:
+            contents = sys.stdin.buffer.read()
+            if find_format(contents) is not None:
+                self.piped = Source(f"stdin-{digest(contents)[:12]}", Path(STDIN), contents=contents)
+            else:
+                self.listed = read_list(contents, null=null)
+
+    def __iter__(self) -> Iterator[Source]:
+        self.unread.clear()
+        if self.piped is not None:
+            yield self.piped
+        yield from find_sources(self._paths(), recursive=self.recursive, leave_out=self.leave_out, unread=self.unread)
+
+    def _paths(self) -> Iterator[str]:
+        for path in self.paths:
+            yield from self.listed if path == STDIN else expand_patterns([path])
+
+    def check(self) -> None:
+        """Raise ValueError where there is no image at all, by what there is instead."""
+        missing: Source | None = None
+        for source in self:
+            if source.problem is None and (source.contents is not None or os.path.lexists(source.path)):
+                return
+            missing = missing or source
+        if missing is not None:
+            raise ValueError(f"{printable(missing.name)}: {missing.problem or 'no such file or folder'}")
+        raise self.nothing()
+
+    def nothing(self) -> ValueError:
+        """Return the error that there is nothing to do."""
+        return no_images(self.paths, recursive=self.recursive, unread=describe_unread(self.unread))
+
+    def covers(self, name: str) -> bool:
+        """Tell whether an image of this name would be among these, were it there: it lies in a folder or archive named.
+
+        A folder without any image covers nothing: it may be a disk that is not there.
+        """
+        if self.tops is None:
+            self.tops = [top for path in self._paths() if (top := self._top(path)) is not None]
+        leads_away = name.startswith("../") or os.path.isabs(name)  # from the current folder, whose top is ""
+        return any(
+            name.startswith(top) and not (leads_away and not top) and (deep or "/" not in name[len(top) :])
+            for top, deep in self.tops
+        )
+
+    def _top(self, path: str) -> tuple[str, bool] | None:
+        """Return what the names in a folder or archive begin with, and whether those in folders below count as well."""
+        is_archive = path.lower().endswith(ARCHIVES) and os.path.isfile(path)
+        if not (is_archive or os.path.isdir(path)):
+            return None
+        if not any(True for _ in find_sources([path], recursive=self.recursive, leave_out=self.leave_out)):
+            return None
+        name = Path(path).as_posix()
+        return ("" if name == "." else f"{name.rstrip('/')}/"), self.recursive or is_archive

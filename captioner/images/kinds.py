@@ -1,0 +1,71 @@
+"""Kinds of files by their names: images that are read, pictures that are not and why, and what is none of either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from PIL import features
+
+_ALWAYS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
+_HEIF, _AVIF = {".heic", ".heif", ".hif"}, {".avif"}
+_RAW = {".nef", ".nrw", ".cr2", ".cr3", ".crw", ".dng", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw", ".3fr", ".iiq"}
+_DRAWINGS = {
+    ".psd",
+    ".psb",
+    ".jp2",
+    ".j2k",
+    ".jxl",
+    ".svg",
+    ".eps",
+    ".ai",
+    ".pdf",
+    ".ico",
+    ".tga",
+    ".exr",
+    ".hdr",
+    ".xcf",
+}
+_FILMS = {".mp4", ".mov", ".avi", ".mkv", ".m4v", ".webm", ".3gp"}
+_PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+
+CAN_READ_AVIF: bool = bool(features.check("avif"))
+CAN_READ_HEIF = find_spec("pillow_heif") is not None
+EXTENSIONS = frozenset(_ALWAYS | (_AVIF if CAN_READ_AVIF else set()) | (_HEIF if CAN_READ_HEIF else set()))
+_REASONS = {
+    "HEIC": "pip install 'captioner[heif]' to read them",
+    "AVIF": "this Pillow was built without AVIF",
+    "film": "not a photograph",
+    "compressed archive": "unpack it first",
+}
+_OTHERS = "not read; export as JPEG"
+
+
+def unread_kind(name: str) -> str | None:
+    """Return what kind of picture a file is by its name, where it is one that is not read; else None."""
+    lower = name.lower()
+    if lower.endswith(_PACKED):
+        return "compressed archive"
+    suffix = os.path.splitext(lower)[1]
+    if suffix in EXTENSIONS:
+        return None
+    if suffix in _HEIF:
+        return "HEIC"
+    if suffix in _FILMS:
+        return "film"
+    return suffix[1:].upper() if suffix in _RAW | _DRAWINGS | _AVIF else None
+
+
+def why_unread(format: str | None) -> str | None:
+    """Return why a format that is known cannot be read here, and what to do; None where it can."""
+    can_read = {"HEIC": CAN_READ_HEIF, "AVIF": CAN_READ_AVIF}.get(format or "", True)
+    return None if can_read else f"{format}: {_REASONS[format or '']}"
+
+
+def describe_unread(counts: Mapping[str, int]) -> str:
+    """Return how many files of which kinds were not read, and why, in one line; "" where there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for kind, count in sorted(counts.items()):
+        by_reason.setdefault(_REASONS.get(kind, _OTHERS), []).append(f"{count:,} {kind}")
+    return "; ".join(f"{', '.join(kinds)} ({reason})" for reason, kinds in by_reason.items())

@@ -1,0 +1,166 @@
+"""Image files that are bombs by structure: small pictures of far too many parts, and a seeded stream of such files."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+
+from helpers import awkward_images as made
+from helpers.awkward_images import COLOURS, GREYS, PLAIN, chunk, encode, jpeg, jpeg_segment, paletted, with_segment
+
+PROFILE = b"icc\0\0" + zlib.compress(bytes(1_000_000), 9)  # a thousandth of what it unpacks to
+
+
+def commented_jpeg(count: int, size: int = 0, code: int = 0xFE) -> bytes:
+    """Return a JPEG with so many segments of so many bytes before its picture."""
+    return PLAIN[:2] + jpeg_segment(code, bytes(size)) * count + PLAIN[2:]
+
+
+def exif_jpeg(pieces: int) -> bytes:
+    """Return a JPEG whose EXIF block comes in so many pieces of 64 kB."""
+    return PLAIN[:2] + jpeg_segment(0xE1, b"Exif\0\0".ljust(65_000, b"\0")) * pieces + PLAIN[2:]
+
+
+def padded_jpeg(count: int, filler: bytes = b"\xff") -> bytes:
+    """Return a JPEG with so many bytes of nothing after its first segment."""
+    return PLAIN[:20] + filler * count + PLAIN[20:]
+
+
+def scanned_jpeg(scans: int, width: int, height: int) -> bytes:
+    """Return a progressive JPEG that announces a size and says the same scan again and again."""
+    return made.with_size(made.with_scans(jpeg(COLOURS, progressive=True), scans), width, height)
+
+
+def chunked_png(count: int, kind: bytes = b"tEXt", payload: bytes = b"") -> bytes:
+    """Return a PNG with so many chunks of a kind before its pixels."""
+    data = encode(COLOURS, "PNG")
+    return data[:33] + chunk(kind, payload) * count + data[33:]
+
+
+def divided_png(count: int) -> bytes:
+    """Return a PNG with so many empty chunks of pixels among the others."""
+    data = encode(COLOURS, "PNG")
+    place = data.index(b"IDAT") - 4
+    return data[:place] + chunk(b"IDAT", b"") * count + data[place:]
+
+
+def sparse_gif(count: int) -> bytes:
+    """Return a GIF with so many zero bytes before its picture, as a file with a hole has them."""
+    return _inside_gif(bytes(count))
+
+
+def commented_gif(count: int, size: int = 1) -> bytes:
+    """Return a GIF with a comment of so many blocks of so many bytes."""
+    return _inside_gif(b"\x21\xfe" + (bytes([size]) + b"x" * size) * count + b"\0")
+
+
+def _inside_gif(part: bytes) -> bytes:
+    data = encode(paletted(), "GIF")
+    place = 13 + (3 << ((data[10] & 7) + 1))
+    return data[:place] + part + data[place:]
+
+
+def chunked_webp(count: int) -> bytes:
+    """Return a WebP with so many empty chunks after its picture."""
+    data = encode(COLOURS, "WEBP", exif=made.exif(1)) + b"abcd\0\0\0\0" * count
+    return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+
+
+def striped_tiff(count: int) -> bytes:
+    """Return a TIFF of 16 x 16 pixels in so many strips, all but the first of them of nothing."""
+    fields: list[tuple[int, int, int, int]] = [(256, 4, 1, 16), (257, 4, 1, 16), (258, 3, 1, 8), (259, 3, 1, 1)]
+    place = 8 + 256
+    fields += [(262, 3, 1, 1), (273, 4, count, place), (278, 4, 1, 1), (279, 4, count, place)]
+    offsets = np.full(count, 8, dtype="<u4").tobytes()
+    entries = b"".join(struct.pack("<HHII", *field) for field in fields)
+    directory = struct.pack("<H", len(fields)) + entries + bytes(4)
+    return b"II*\0" + struct.pack("<I", place + len(offsets)) + bytes(256) + offsets + directory
+
+
+def overlapping_tiff(strips: int, size: int) -> bytes:
+    """Return a TIFF of one column in compressed strips that are all the same bytes, most of them never needed."""
+    packed = zlib.compress(b"\0").ljust(size, b"\0")
+    tags = {
+        259: ("short", [8]),
+        278: ("short", [1]),
+        273: ("long", [8] * strips),
+        279: ("long", [size] * strips),
+    }
+    return made.tiff([packed], tags, [8], 1, size=(1, strips))
+
+
+def overlapping_fields(fields: int, size: int) -> bytes:
+    """Return an EXIF block, or TIFF, whose fields all point at the same bytes."""
+    start = 8 + 2 + 12 * fields + 4
+    entries = b"".join(struct.pack("<HHII", 0x8000 + number, 7, size, start) for number in range(fields))
+    return b"II*\0" + struct.pack("<IH", 8, fields) + entries + bytes(4) + bytes(size)
+
+
+def bombed_tiff(fields: int, size: int) -> bytes:
+    """Return a whole TIFF, with further fields that all point at the same bytes."""
+    picture = made.tiff([GREYS.tobytes()], {}, [8], 1)
+    (directory,) = struct.unpack_from("<I", picture, 4)
+    (count,) = struct.unpack_from("<H", picture, directory)
+    entries = picture[directory + 2 : directory + 2 + 12 * count]
+    more = b"".join(struct.pack("<HHII", 0x8000 + number, 7, size, len(picture)) for number in range(fields))
+    new = struct.pack("<H", count + fields) + entries + more + bytes(4)
+    place = len(picture) + size
+    return picture[:4] + struct.pack("<I", place) + picture[8:] + bytes(size) + new
+
+
+def run_length_bmp(runs: int, size: tuple[int, int] = (made.WIDTH, made.HEIGHT)) -> bytes:
+    """Return a BMP of so many steps to where it stands already."""
+    return made.bmp(b"\0\2\0\0" * runs + b"\0\1", 8, size, compression=1, tables=made.BITMAP_PALETTE.ljust(1024, b"\0"))
+
+
+BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {  # of a second or 200 MB and more, and what their refusal says
+    "JPEG, empty comments": (lambda: commented_jpeg(3_000_000), "100,000 segments"),
+    "JPEG, metadata": (lambda: commented_jpeg(1_000, 65_000, 0xE4), "bytes of metadata"),
+    "JPEG, EXIF in pieces": (lambda: exif_jpeg(400), "bytes of EXIF"),
+    "JPEG, fill bytes": (lambda: padded_jpeg(20_000_000), "stray bytes"),
+    "JPEG, zeros": (lambda: padded_jpeg(20_000_000, b"\0"), "stray bytes"),
+    "JPEG, scans of a large picture": (lambda: scanned_jpeg(80, 7000, 7000), "in its scans together"),
+    "PNG, empty chunks": (lambda: chunked_png(1_000_000), "100,000 chunks"),
+    "PNG, empty chunks of pixels": (lambda: divided_png(1_000_000), "100,000 chunks"),
+    "PNG, private chunks": (lambda: chunked_png(100, b"prVt", bytes(1_000_000)), "bytes of metadata"),
+    "PNG, colour profiles": (lambda: chunked_png(10_000, b"iCCP", PROFILE), "colour profiles"),
+    "GIF, a hole": (lambda: sparse_gif(60_000_000), "100,000 blocks"),
+    "GIF, a comment in single bytes": (lambda: commented_gif(10_000_000), "blocks are smaller than 64 bytes"),
+    "GIF, a long comment": (lambda: commented_gif(300_000, 255), "bytes of metadata"),
+    "WebP, empty chunks": (lambda: chunked_webp(3_000_000), "100,000 chunks"),
+    "TIFF, empty strips": (lambda: striped_tiff(2_400_000), "2,400,000 strips"),
+    "TIFF, strips that overlap": (lambda: overlapping_tiff(60_000, 1_000_000), "overlap"),
+    "TIFF, fields that overlap": (lambda: bombed_tiff(900, 10_000_000), "points at 9,000 MB"),
+    "BMP, idle run lengths": (lambda: run_length_bmp(10_000_000), "bytes of run lengths"),
+    "BMP, run lengths of a large picture": (lambda: run_length_bmp(1, (50_000_000, 1)), "pixels in run lengths"),
+}
+
+
+def structural_mutation(chance: random.Random) -> bytes:
+    """Return a file with one kind of part in some number and size, from none to more than is opened."""
+    count = int(10 ** chance.uniform(0, 5.3))
+    size = min(int(10 ** chance.uniform(0, 4.8)), 20_000_000 // count)
+    builders: list[Callable[[], bytes]] = [
+        lambda: commented_jpeg(count, size, chance.choice((0xFE, 0xE1, 0xE2, 0xED, 0xDB))),
+        lambda: exif_jpeg(1 + count % 300),
+        lambda: padded_jpeg(count * 10, chance.choice((b"\xff", b"\0", b"\xff\0", b"\xff\xd3"))),
+        lambda: made.with_scans(jpeg(COLOURS, progressive=True), count % 200),
+        lambda: chunked_png(count, chance.choice((b"tEXt", b"zTXt", b"iTXt", b"gAMA", b"pHYs", b"prVt")), bytes(size)),
+        lambda: chunked_png(1 + count % 30, b"iCCP", PROFILE),
+        lambda: chunked_png(1, b"eXIf", overlapping_fields(count % 30_000, size)),
+        lambda: divided_png(count),
+        lambda: sparse_gif(count),
+        lambda: commented_gif(count, 1 + size % 255),
+        lambda: chunked_webp(count),
+        lambda: encode(COLOURS, "WEBP", exif=overlapping_fields(count % 30_000, size)),
+        lambda: with_segment(PLAIN, 0xE1, b"Exif\0\0" + overlapping_fields(count % 4_000, size % 16_000)),
+        lambda: striped_tiff(16 + count),
+        lambda: overlapping_tiff(1 + count % 70_000, 20 + size),
+        lambda: bombed_tiff(count % 30_000, 1 + size),
+        lambda: run_length_bmp(count),
+    ]
+    return chance.choice(builders)()
