@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_sources
+from captioner.captioning.corrections import apply_corrections, store_corrections
 from captioner.captioning.derived import Derived
 from captioner.captioning.embedding import embed_caption
 from captioner.captioning.options import CaptionOptions, OutputOptions
@@ -91,6 +92,9 @@ def caption_into(
             failed = {key for outcome in outcomes for key in outcome.failed}
             anew = any(outcome.anew for outcome in outcomes)
             folder.put_together(failed, anew=anew, gone=set(map(name_key, gone)))
+            if output.corrections:
+                store_corrections(out, output.corrections)
+            apply_corrections(out)
             for name in gone:
                 run.derived.forget(name)
             run.derived.bring_up_to_date(output.formats)

@@ -115,7 +115,8 @@ class OutputOptions:
     done). `attention` puts attention grids into the record; where they are not `needed`, records without stay. `beside`
     writes sidecars beside the images, named by the file's `full` name or its `stem`, and `embed` puts captions into
     the images; nothing else lies outside the folder. `prune` forgets images that are gone. Records are `stamped` with
-    what tells whether an image was replaced since.
+    what tells whether an image was replaced since. `corrections` are captions by the names of their images that people
+    have chosen or written, which the folder keeps.
     """
 
     formats: tuple[str, ...] = ("jsonl",)
@@ -128,6 +129,7 @@ class OutputOptions:
     wording: Wording = field(default_factory=Wording)
     needed: bool = True
     stamped: bool = True
+    corrections: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for format in self.formats:

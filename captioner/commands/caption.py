@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from captioner.captioning.corrections import Applied, apply_corrections, correct_folder, read_corrections
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines, to_line
 from captioner.commands.arguments import (
     UsageError,
     add_command,
     announce,
+    complain,
     cores_per_process,
     read_device,
     read_search,
@@ -53,8 +55,14 @@ def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
+    if not options.paths and not options.corrections:
+        raise UsageError("nothing to caption; name images, folders or archives")
     captioning = replace(read_search(options), heads=options.attention == "all")
     output = read_output(options)
+    if options.corrections:
+        if not options.paths:
+            return _correct(options)
+        output = replace(output, corrections=read_corrections(options.corrections))
     folder = find_model(options.model)
     collection = Collection(
         options.paths,
@@ -80,6 +88,23 @@ def run_caption(options: argparse.Namespace) -> int:
     if options.out:
         return _fill_folder(options, model, collection, captioning, output)
     return _print_captions(options, model, collection, captioning, output)
+
+
+def _correct(options: argparse.Namespace) -> int:
+    """Take corrections over into a folder that has captions; no model is needed."""
+    applied = correct_folder(options.out, options.corrections, _Pictures(options, None).finish)
+    return _report_corrections(options, applied)
+
+
+def _report_corrections(options: argparse.Namespace, applied: Applied) -> int:
+    """Say how many corrections there are, and which are of no known image; return the exit code."""
+    if not options.quiet:
+        say(f"{options.out / CAPTIONS}: {applied.corrected:,} captions corrected")
+    if applied.unknown:
+        names = ", ".join(map(printable, applied.unknown[:3]))
+        more = f" and {len(applied.unknown) - 3:,} more" if len(applied.unknown) > 3 else ""
+        complain(f"corrections of images without a caption in {options.out}, or of several of one name: {names}{more}")
+    return int(bool(applied.unknown))
 
 
 def _print_captions(
@@ -185,7 +210,8 @@ def _fill_folder(
     if processes.count > 1:
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return int(done.failed > 0)
+    unknown = _report_corrections(options, apply_corrections(options.out)) if output.corrections else 0
+    return max(unknown, int(done.failed > 0))
 
 
 def _report(out: Path, done: Report) -> None:

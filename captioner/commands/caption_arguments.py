@@ -31,7 +31,7 @@ def add_caption_arguments(parser: Any) -> None:
     """Add all of them."""
     parser.add_argument(
         "paths",
-        nargs="+",
+        nargs="*",
         metavar="PATH",
         help="images, folders, tar and zip archives or glob patterns; - reads an image, or a list of paths, from "
         "standard input",
@@ -89,6 +89,12 @@ def _add_output_arguments(group: Any) -> None:
     )
     group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
     group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
+    group.add_argument(
+        "--corrections",
+        type=Path,
+        metavar="FILE",
+        help='take over captions that people have corrected, lines of {"image", "caption"}; needs no PATH',
+    )
 
 
 def _add_sidecar_arguments(group: Any) -> None:
@@ -157,6 +163,7 @@ def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
         "--overlays": options.overlays,
         "--gallery": options.gallery,
         "--embed": options.embed,
+        "--corrections": options.corrections is not None,
     }
     if name := next((name for name, given in wanted.items() if given), None):
         raise UsageError(f"{name} needs --out DIR, the folder to write to")

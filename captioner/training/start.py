@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from types import NoneType
 from typing import Any
 
 import torch
@@ -181,7 +182,7 @@ def _check_values(learner: Learner, values: Mapping[str, Any]) -> None:
     if not {"baseline", "scaler"} <= set(values):
         raise ValueError("it has no baseline, or no scaler")
     baseline, scaler = values["baseline"], values["scaler"]
-    if baseline is not None and type(baseline) not in (int, float):
+    if type(baseline) not in (NoneType, int, float) or (type(baseline) is int and abs(baseline) > 2**1000):
         raise ValueError(f"its baseline is {shown(baseline)}; expected a number or null")
     wanted = learner.scaler.state_dict()  # of numbers; none where there is no scaler
     numbers = isinstance(scaler, dict) and all(type(value) in (int, float) for value in scaler.values())

@@ -1,6 +1,7 @@
 """The files of the pages: scripts and styles, read from the package.
 
-`VIEWER` and `VIEWER_STYLE` are the caption viewer that every page shares; viewer.js tells how it is used.
+`VIEWER` and `VIEWER_STYLE` are the caption viewer that every page shares; viewer.js tells how it is used. `PAGE_FILES`
+are what `captioner serve` sends, with their content types.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from importlib import resources
 
 VIEWER = ("attention.js", "viewer.js")  # in the order in which a page needs them
 VIEWER_STYLE = "viewer.css"
+PAGE_FILES = {
+    "serve.html": "text/html",
+    "serve.css": "text/css",
+    "docs.css": "text/css",
+    VIEWER_STYLE: "text/css",
+    **dict.fromkeys((*VIEWER, "theme.js", "corrections.js", "client.js", "offers.js", "serve.js"), "text/javascript"),
+}
 
 
 def read_asset(name: str) -> str:

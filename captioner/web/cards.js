@@ -1,8 +1,9 @@
 /* One image of the gallery: its thumbnail and caption, a word of which may be lit.
  *
- * An entry is {name, geometry, colour, captions, labels?, problem?}, the captions as viewer.js takes them, with their
- * text and log_prob, and a geometry of their own where it is another; `picture` is the element whose text is the
- * thumbnail in base64, read only while the card is near the screen.
+ * An entry is {name, geometry, colour, captions, labels?, problem?, confidence?, correction?}, the captions as viewer.js
+ * takes them, with their text and log_prob, and a geometry of their own where it is another; `confidence`, 0..1, tells
+ * how likely a person would accept the first, and `correction` is what a person wrote instead. `picture` is the element
+ * whose text is the thumbnail in base64, read only while the card is near the screen.
  */
 "use strict";
 
@@ -70,13 +71,45 @@ const GalleryCard = (() => {
       this.shortName = entry.name;
       this.index = index;
       this.picture = picture;
-      this.best = entry.captions[0];
+      this.choice = 0; // which of the captions is taken
+      this.correction = entry.correction ?? null;
+      this.first = this.text; // as the page came
       this.certainty = perWord(this.best);
-      this.searched = plain([entry.name, ...entry.captions.map((caption) => caption.text)].join("\n"));
       this.lit = null;
       this.built = false;
       this.element = make("li", "card");
       this.element.dataset.index = index;
+    }
+
+    get best() {
+      return this.captions[this.choice];
+    }
+
+    /* What the image is called in the end: what was written for it, or the caption that is taken. */
+    get text() {
+      return this.correction ?? this.best.text;
+    }
+
+    /* Whether the reader, or one before, has taken another caption than the model's first. */
+    get changed() {
+      return this.correction !== null || this.choice > 0;
+    }
+
+    get searched() {
+      this.plain ??= plain([this.name, this.text, ...this.captions.map((caption) => caption.text)].join("\n"));
+      return this.plain;
+    }
+
+    /* Take one of the captions, or a text that somebody wrote. */
+    take(choice, correction) {
+      this.light(null);
+      Object.assign(this, { choice, correction, plain: undefined });
+      if (this.built) this.fill();
+    }
+
+    fill() {
+      this.caption.replaceChildren(...(this.correction === null ? splitCaption(this.best) : [this.correction]));
+      this.element.classList.toggle("changed", this.changed);
     }
 
     get address() {
@@ -91,12 +124,13 @@ const GalleryCard = (() => {
       const ratio = this.geometry.width / this.geometry.height;
       this.frame.style.setProperty("--ratio", String(ratio));
       this.frame.style.setProperty("--zoom", String(zoom(ratio)));
-      this.caption = make("span", "caption", ...splitCaption(this.best));
+      this.caption = make("span", "caption");
       this.caption.dir = "auto";
-      const name = make("span", "", make("bdi", "", this.shortName));
+      this.fill();
+      const name = make("span", "name", make("bdi", "", this.shortName));
       name.title = this.name;
       const certainty = make("span", "", `${this.certainty.toFixed(2)} per word`);
-      certainty.title = `Probability of the caption: ${Math.exp(this.best.log_prob).toPrecision(2)}`;
+      certainty.title = `${CaptionViewer.PER_WORD} All words together: ${Math.exp(this.best.log_prob).toPrecision(2)}.`;
       const text = make("span", "card-text", this.caption, make("span", "card-foot", name, certainty));
       const thumb = make("span", "thumb", this.frame);
       thumb.style.setProperty("--colour", this.colour);
@@ -120,7 +154,7 @@ const GalleryCard = (() => {
     /* Show the attention of a word on the thumbnail, in a style of Attention.STYLES; none with null. */
     light(word, style) {
       if (this.lit === word) return;
-      this.caption.children[this.lit]?.classList.remove("lit");
+      this.caption?.children[this.lit]?.classList.remove("lit");
       this.lit = word;
       if (word === null) {
         canvas.remove();
@@ -141,7 +175,8 @@ const GalleryCard = (() => {
       context.drawImage(this.image, 0, 0, canvas.width, canvas.height);
       const pixels = context.getImageData(0, 0, canvas.width, canvas.height);
       const { rows, columns, words } = Attention.unpack(this.best.attention);
-      context.putImageData(Attention.paint(pixels, words[word], rows, columns, this.geometry, style, scale), 0, 0);
+      const geometry = this.best.geometry ?? this.geometry;
+      context.putImageData(Attention.paint(pixels, words[word], rows, columns, geometry, style, scale), 0, 0);
       this.frame.append(canvas);
     }
   };

@@ -1,4 +1,6 @@
-/* The gallery: builds the cards from the page's data, finds and orders them, and opens one in the viewer. */
+/* The gallery: builds the cards from the page's data, finds and orders them, and opens one in the viewer, where its
+ * caption can be copied, chosen among several, or written anew. What was changed is saved as JSON lines.
+ */
 "use strict";
 
 (() => {
@@ -64,14 +66,14 @@
     if (!card || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     if (event.key === "Escape") light(card, null);
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      const last = card.best.words.length - 1;
+      const last = card.caption.children.length - 1; // a text that somebody wrote has no words that look
       if (last < 0) return;
       event.preventDefault();
       const rightToLeft = getComputedStyle(card.caption).direction === "rtl";
       const step = (event.key === "ArrowRight") !== rightToLeft ? 1 : -1;
       const word = card.lit === null ? (step > 0 ? 0 : last) : Math.min(Math.max(card.lit + step, 0), last);
       light(card, word);
-      byId("announcer").textContent = CaptionViewer.describe(card.best, card.geometry, word);
+      byId("announcer").textContent = CaptionViewer.describe(card.best, card.best.geometry ?? card.geometry, word);
     }
   });
 
@@ -105,16 +107,39 @@
     long: (first, second) => second.best.words.length - first.best.words.length,
   };
 
+  /* What may be shown alone: captions that are not sure, where the page knows, and those that were changed. */
+  const filters = { all: () => true };
+  function offerFilter(name, label, filter) {
+    if (filters[name]) return;
+    filters[name] = filter;
+    byId("show").append(Object.assign(document.createElement("option"), { value: name, textContent: label }));
+    byId("show-label").hidden = false;
+  }
+  function offerChanged() {
+    if (cards.some((card) => card.changed)) offerFilter("changed", "changed captions", (card) => card.changed);
+  }
+  if (cards.some((card) => card.confidence !== undefined)) {
+    orders.doubtful = (first, second) => (first.confidence ?? 1) - (second.confidence ?? 1);
+    byId("order").append(
+      Object.assign(document.createElement("option"), { value: "doubtful", textContent: "confidence, lowest first" })
+    );
+    for (const [name, limit] of [["low", 0.25], ["middle", 0.5], ["high", 0.75]]) {
+      offerFilter(name, `confidence below ${limit}`, (card) => card.confidence < limit);
+    }
+  }
+
   function arrange() {
     light(litCard, null);
     const wanted = plain(byId("search").value).split(/\s+/).filter(Boolean);
     const order = orders[byId("order").value];
-    shown = cards.filter((card) => wanted.every((word) => card.searched.includes(word)));
+    const filter = filters[byId("show").value];
+    shown = cards.filter((card) => filter(card) && wanted.every((word) => card.searched.includes(word)));
     shown.sort((first, second) => order(first, second) || first.index - second.index);
     grid.replaceChildren(...shown.map((card) => card.element));
-    byId("empty").hidden = shown.length > 0 || !wanted.length;
+    const narrowed = wanted.length > 0 || byId("show").value !== "all";
+    byId("empty").hidden = shown.length > 0 || !narrowed;
     const total = `${cards.length.toLocaleString("en")} image${cards.length === 1 ? "" : "s"}`;
-    byId("count").textContent = wanted.length ? `${shown.length.toLocaleString("en")} of ${total}` : total;
+    byId("count").textContent = narrowed ? `${shown.length.toLocaleString("en")} of ${total}` : total;
   }
 
   let waiting = 0;
@@ -123,6 +148,7 @@
     waiting = setTimeout(arrange, 120); // not at every key: readers would speak of each
   });
   byId("order").addEventListener("change", arrange);
+  byId("show").addEventListener("change", arrange);
   byId("tools").addEventListener("submit", (event) => {
     event.preventDefault();
     arrange();
@@ -146,24 +172,31 @@
   }
   fillHead(read(document.querySelector("script.about")));
 
-  const systemDark = matchMedia("(prefers-color-scheme: dark)");
-  function isDark() {
-    return (document.documentElement.dataset.theme ?? (systemDark.matches ? "dark" : "light")) === "dark";
-  }
-  function nameTheme() {
-    byId("theme").textContent = isDark() ? "Light" : "Dark";
-    byId("theme").setAttribute("aria-label", `Change to ${isDark() ? "light" : "dark"} colours`);
-  }
-  byId("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    nameTheme();
+  /* What the reader changes, until it is saved. */
+  const corrections = new Corrections(({ size }) => {
+    byId("save").hidden = !size;
+    byId("save").textContent = `Save ${size} change${size === 1 ? "" : "s"}`;
   });
-  systemDark.addEventListener("change", nameTheme);
-  nameTheme();
+  byId("save").addEventListener("click", () => corrections.save("corrections.jsonl"));
+
+  function change(card, choice, correction) {
+    card.take(choice, correction);
+    if (card.text === card.first) corrections.remove(card.name);
+    else corrections.set(card.name, card.text);
+    offerChanged();
+    const lost = byId("alternatives").contains(document.activeElement);
+    fillAlternatives(card);
+    show(card, choice);
+    if (lost) viewer.focus({ preventScroll: true }); // its button is another now
+  }
 
   /* The dialog, which the address opens: #image-3, #image-3-word-2. */
   const dialog = byId("dialog");
   const viewer = new CaptionViewer(byId("viewer"), { onWord: () => viewer.playing || rewriteAddress() });
+  const editor = new CaptionEditor(byId("editor"), {
+    onSave: (text) => change(opened, opened.choice, text),
+    onRestore: () => change(opened, 0, null),
+  });
   let opened = null;
 
   function rewriteAddress() {
@@ -179,7 +212,7 @@
   function open(card, word = null) {
     opened = card;
     if (!dialog.open) dialog.showModal();
-    byId("dialog-name").textContent = card.shortName;
+    byId("dialog-name").replaceChildren(GalleryCard.make("bdi", "", card.shortName));
     byId("dialog-name").title = card.name;
     byId("problem").hidden = !card.problem;
     byId("problem").textContent = card.problem ?? "";
@@ -188,33 +221,41 @@
     byId("previous").disabled = place <= 0;
     byId("next").disabled = place < 0 || place === shown.length - 1;
     fillAlternatives(card);
-    show(card, 0, word);
+    show(card, card.choice, word);
     dialog.scrollTop = 0;
     viewer.focus({ preventScroll: true });
   }
 
   function show(card, choice, word = null) {
-    Array.from(byId("alternatives").children).forEach((button, index) =>
-      button.setAttribute("aria-pressed", String(index === choice))
+    Array.from(byId("alternatives").children).forEach((row, index) =>
+      row.firstChild.setAttribute("aria-pressed", String(index === choice))
     );
     const caption = card.captions[choice];
     const geometry = caption.geometry ?? card.geometry;
-    viewer.show({ image: card.address, alt: caption.text, caption, geometry, word }).catch(() => {});
+    editor.show({ text: card.text, corrected: card.changed });
+    viewer.show({ image: card.address, alt: card.text, caption, geometry, word }).catch(() => {});
   }
 
   function fillAlternatives(card) {
+    const { make } = GalleryCard;
     const several = card.captions.length > 1;
     byId("alternatives").hidden = !several;
     byId("alternatives").replaceChildren(
       ...(several ? card.captions : []).map((caption, index) => {
-        const { make } = GalleryCard;
         const text = make("span", "", make("bdi", "", caption.text));
         if (card.labels) text.prepend(make("bdi", "label", card.labels[index]));
         const certainty = make("span", "", `${GalleryCard.perWord(caption).toFixed(2)} per word`);
-        const button = make("button", "", text, certainty);
-        button.type = "button";
+        certainty.title = CaptionViewer.PER_WORD;
+        const button = make("button", "look", text, certainty);
+        button.title = "Show where the model looked";
+        const taken = card.correction === null && card.choice === index;
+        const take = make("button", "take", taken ? "Taken" : "Take");
+        take.title = "Take this caption for the image";
+        take.disabled = taken;
+        button.type = take.type = "button";
         button.addEventListener("click", () => show(card, index));
-        return button;
+        take.addEventListener("click", () => change(card, index, null));
+        return make("div", "alternative", button, take);
       })
     );
   }
@@ -262,6 +303,7 @@
   }
 
   addEventListener("hashchange", followAddress);
+  offerChanged();
   arrange();
   followAddress();
 })();

@@ -12,7 +12,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from captioner.captioning.caption import Caption
+from captioner.captioning.corrections import written_caption
 from captioner.captioning.records import CAPTIONS, read_lines, recorded_captions, recorded_images, refuse_link
 from captioner.files import printable, replacing
 from captioner.images.geometry import Geometry
@@ -44,18 +45,23 @@ class GalleryEntry:
     """One image of a gallery: the name it is shown by, its captions, the best first, and what to open it by.
 
     `labels` tell several captions apart, such as the models that made them; without, they are alternatives of one.
+    `confidence`, 0..1, is how likely a person would accept the first caption, and `correction` what one wrote instead.
     """
 
     name: str
     captions: Sequence[Caption]
     image: ImageSource | Source
     labels: Sequence[str] = ()
+    confidence: float | None = None
+    correction: str | None = None
 
     def __post_init__(self) -> None:
         if not self.captions:
             raise ValueError(f"{printable(self.name)} has no captions; a gallery needs at least one of each image")
         if self.labels and len(self.labels) != len(self.captions):
             raise ValueError(f"{printable(self.name)} has {len(self.labels)} labels for {len(self.captions)} captions")
+        if self.confidence is not None and not 0 <= self.confidence <= 1:
+            raise ValueError(f"{printable(self.name)} has the confidence {self.confidence}; it must be from 0 to 1")
 
 
 def write_gallery(
@@ -129,9 +135,20 @@ def _recorded_entries(record_path: Path) -> Iterator[GalleryEntry]:
     for source, record in recorded_images(record_path):
         try:
             captions = recorded_captions(record)
+            confidence = record.get("confidence")
+            correction = written_caption(record)
+            if correction is not None:
+                captions[0] = replace(captions[0], text=str(record["model_text"]))
+            entry = GalleryEntry(
+                record["file_name"],
+                captions,
+                source,
+                confidence=float(confidence) if isinstance(confidence, int | float) else None,
+                correction=correction,
+            )
         except ValueError as error:
             raise ValueError(f"{record_path}: {printable(source.name)}: {error}") from None
-        yield GalleryEntry(record["file_name"], captions, source)
+        yield entry
 
 
 def _entry_blocks(entry: GalleryEntry, side: int) -> bytes:
@@ -158,6 +175,10 @@ def _entry_blocks(entry: GalleryEntry, side: int) -> bytes:
         data["labels"] = list(entry.labels)
     if problem:
         data["problem"] = problem
+    if entry.confidence is not None:
+        data["confidence"] = _short(entry.confidence)
+    if entry.correction is not None:
+        data["correction"] = entry.correction
     thumbnail = base64.b64encode(picture.getvalue())
     return _data_block("entry", data) + b'<script type="text/plain" class="picture">' + thumbnail + b"</script>\n"
 
@@ -223,7 +244,7 @@ def _data_block(kind: str, data: Mapping[str, Any]) -> bytes:
 def _page_around_entries(title: str) -> tuple[bytes, bytes]:
     """Return what comes before the entries and what comes after them."""
     style = "\n".join(map(read_asset, (VIEWER_STYLE, "gallery.css")))
-    script = "\n".join(map(read_asset, (*VIEWER, "cards.js", "gallery.js")))
+    script = "\n".join(map(read_asset, (*VIEWER, "theme.js", "corrections.js", "cards.js", "gallery.js")))
     parts = {
         "policy": _POLICY.format(style=policy_hash(style), script=policy_hash(script)),
         "title": html.escape(title),

@@ -1,18 +1,28 @@
-/* The page of `captioner serve`: an image in, its captions from the server, and the viewer to explore them. */
+/* The page of `captioner serve`: images in, their captions from the server, and the viewer to explore them.
+ *
+ * An image is {blob, url, name, title, answer, asked, choice, asking, unknown, button}: `answer` is the server's last of
+ * it, to the settings `asked`, and `choice` the caption that is shown. One of them is `current`; a strip has them all.
+ */
 "use strict";
 
 (() => {
-  const MAX_BYTES = 10_000_000; // as the server has it, so that nobody uploads in vain
   const CAPTIONS = 5;
   const WAIT = 45_000; // milliseconds, longer than the server takes to give up
   const TEMPERATURE_PAUSE = 250;
+  const AT_ONCE = 2; // requests under way for images that were dropped together
+  const MOST = 100; // images in the strip
 
   const at = (id) => document.getElementById(id);
+  const client = new Client(() => (at("token-form").hidden = false));
   const viewer = new CaptionViewer(at("viewer"));
-  let image = null; // {blob, url, name} of what is shown
-  let answer = null; // the server's last answer, of that image
-  let asked = null; // the settings that it was given with
-  let asking = null; // an AbortController while the server is asked
+  const corrections = new Corrections();
+  const editor = new CaptionEditor(at("editor"), {
+    onSave: (text) => correct(text),
+    onRestore: () => correct(null),
+  });
+  let limits = { max_upload: 10_000_000 };
+  let images = [];
+  let current = null;
   let seed = 0;
 
   function make(tag, properties, ...children) {
@@ -26,54 +36,121 @@
     at("error").hidden = !reason;
   }
 
-  /* The image. */
+  /* Images. */
 
-  async function take(blob, name) {
-    showError("");
-    if (blob.size > MAX_BYTES) {
-      const size = (blob.size / 1e6).toFixed(1);
-      return showError(`This image has ${size} MB; at most ${MAX_BYTES / 1e6} MB can be sent. Try a smaller copy.`);
-    }
-    if (!blob.size) return showError("This file is empty.");
-    asking?.abort();
-    asking = null;
-    const taken = { blob, url: URL.createObjectURL(blob), name: name.replace(/\.[^.]*$/, "") || "image" };
-    const before = image;
-    image = taken;
-    answer = null;
-    viewer.clear();
-    at("hint").hidden = true;
-    if (before) URL.revokeObjectURL(before.url);
-    at("captions").replaceChildren();
-    at("note").textContent = "";
-    at("work").hidden = false;
-    taken.previewed = showPreview(taken);
-    await ask();
+  function problemOf(blob) {
+    if (!blob.size) return "This file is empty.";
+    if (blob.size <= limits.max_upload) return "";
+    const sizes = [blob.size, limits.max_upload].map((bytes) => `${Number((bytes / 1e6).toFixed(1))} MB`);
+    return `This image has ${sizes[0]}; at most ${sizes[1]} can be sent. Try a smaller copy.`;
   }
 
-  async function showPreview(taken) {
+  /* Caption files; what is refused is told, and the image that was shown before stays. */
+  async function takeAll(files) {
+    showError("");
+    const problems = [];
+    const tell = (file, reason) => {
+      problems.push(files.length > 1 ? `${file.name}: ${reason}` : reason);
+      showError(problems.join("\n"));
+    };
+    const added = [];
+    for (const file of files) {
+      const problem = problemOf(file);
+      if (problem) tell(file, problem);
+      else added.push(add(file));
+    }
+    if (!added.length) return;
+    const before = current;
+    const waiting = [...added];
+    show(added[0]);
+    async function work() {
+      for (let image = waiting.shift(); image; image = waiting.shift()) {
+        try {
+          await ask(image);
+        } catch (error) {
+          drop(image, before);
+          tell(image.blob, error.message);
+        }
+      }
+    }
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+  }
+
+  function add(blob) {
+    const title = blob.name || "image";
+    const image = { blob, title, url: URL.createObjectURL(blob), name: title.replace(/\.[^.]*$/, "") || "image", choice: 0 };
+    const picture = make("img", { src: image.url, alt: "", draggable: false });
+    image.button = make("button", { type: "button", title, onclick: () => show(image, { askAgain: true }) }, picture);
+    image.button.setAttribute("aria-label", title);
+    images.push(image);
+    if (images.length > MOST) drop(images[0], current);
+    showStrip();
+    return image;
+  }
+
+  /* Let go of an image; where it was shown, another takes its place. */
+  function drop(image, instead) {
+    image.asking?.abort();
+    image.asking = null;
+    URL.revokeObjectURL(image.url);
+    images = images.filter((each) => each !== image);
+    showStrip();
+    if (current !== image) return;
+    const next = images.includes(instead) ? instead : images.findLast((each) => each.answer);
+    if (next) show(next);
+    else {
+      current = null;
+      viewer.clear();
+      at("work").hidden = at("preview").hidden = at("hint").hidden = true;
+      showState();
+    }
+  }
+
+  function showStrip() {
+    at("strip").hidden = images.length < 2;
+    at("strip").replaceChildren(...images.map((image) => make("li", {}, image.button)));
+  }
+
+  function showState() {
+    document.body.dataset.state = !current ? "empty" : current.answer && !current.asking ? "answered" : "asking";
+    for (const image of images) {
+      image.button.setAttribute("aria-pressed", String(image === current));
+      image.button.classList.toggle("waiting", !image.answer);
+    }
+  }
+
+  function show(image, { askAgain = false } = {}) {
+    current = image;
+    at("work").hidden = false;
+    at("image-name").replaceChildren(make("bdi", {}, image.title));
+    at("image-name").title = image.title;
+    if (image.answer) {
+      at("preview").hidden = true;
+      showAnswer();
+      if (askAgain && image.asked !== String(settings())) askCurrent();
+    } else {
+      viewer.clear();
+      at("captions").replaceChildren();
+      at("note").textContent = "";
+      at("hint").hidden = true;
+      showPreview(image);
+    }
+    showState();
+  }
+
+  async function showPreview(image) {
     const picture = at("preview-image");
     at("preview").hidden = false;
     picture.hidden = true;
-    picture.src = taken.url;
+    picture.src = image.url;
     try {
       await picture.decode();
-      if (image !== taken) return;
+      if (current !== image) return;
       at("preview").style.setProperty("--viewer-ratio", picture.naturalWidth / picture.naturalHeight);
       picture.hidden = false;
     } catch {
       // A format that this browser does not know; the server may, and sends what it sees.
-      taken.unknown = true;
     }
-  }
-
-  function forget() {
-    if (image) URL.revokeObjectURL(image.url);
-    image = answer = null;
-    viewer.clear();
-    at("preview").hidden = at("hint").hidden = true;
-    at("work").hidden = true;
-    document.body.dataset.state = "empty";
   }
 
   /* The server. */
@@ -90,115 +167,129 @@
     return chosen;
   }
 
-  async function post(path, chosen, blob, signal) {
-    let response;
-    try {
-      response = await fetch(`${path}?${chosen}`, {
-        method: "POST",
-        headers: { "Content-Type": "application/octet-stream" },
-        body: blob,
-        signal,
-      });
-    } catch (error) {
-      if (signal.aborted) throw error;
-      throw new Error("The server does not answer. Is `captioner serve` still running?");
-    }
-    if (response.ok) return response;
-    let reason = `the server answered ${response.status}`;
-    try {
-      reason = (await response.json()).error ?? reason;
-    } catch {
-      // What is not JSON comes from something in between, and its status must do.
-    }
-    throw new Error(reason.charAt(0).toUpperCase() + reason.slice(1) + ".");
-  }
-
-  async function ask() {
-    asking?.abort();
-    const taken = image;
-    const request = (asking = new AbortController());
+  /* Caption an image with the settings of now; an Error says why it has no caption. */
+  async function ask(image) {
+    image.asking?.abort();
+    const request = (image.asking = new AbortController());
     const timer = setTimeout(() => request.abort(), WAIT);
-    document.body.dataset.state = "asking";
-    at("live").textContent = "Looking …";
+    if (image === current) at("live").textContent = "Looking …";
+    showState();
     try {
       const chosen = settings();
-      const response = await post("/caption", chosen, taken.blob, request.signal);
-      const found = await response.json();
-      await taken.previewed;
-      if (taken.unknown) await replaceUnknown(taken, request.signal);
-      if (asking !== request) return;
-      showError("");
-      asked = chosen;
-      await showAnswer(found);
+      const response = await client.post("caption", chosen, image.blob, request.signal);
+      const answer = await response.json();
+      if (!(await canShow(image.url))) await replaceUnknown(image, request.signal);
+      if (image.asking !== request) return;
+      Object.assign(image, { answer, asked: String(chosen), choice: 0, asking: null });
+      if (image === current) await showAnswer();
     } catch (error) {
-      if (asking !== request) return;
-      if (!answer) forget();
-      else document.body.dataset.state = "answered";
-      at("live").textContent = "";
-      showError(request.signal.aborted ? "The server took too long. Try again." : error.message);
+      if (image.asking !== request) return;
+      image.asking = null;
+      if (image === current) at("live").textContent = "";
+      throw request.signal.aborted ? new Error("The server took too long. Try again.") : error;
     } finally {
       clearTimeout(timer);
-      if (asking === request) asking = null;
+      showState();
     }
   }
 
-  async function replaceUnknown(taken, signal) {
-    const response = await post("/preview", new URLSearchParams(), taken.blob, signal);
-    URL.revokeObjectURL(taken.url);
-    taken.url = URL.createObjectURL(await response.blob());
-    taken.unknown = false;
+  async function askCurrent() {
+    try {
+      await ask(current);
+      showError("");
+    } catch (error) {
+      showError(error.message); // and what was there before stays
+    }
+  }
+
+  async function canShow(url) {
+    try {
+      await Object.assign(new Image(), { src: url }).decode();
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  async function replaceUnknown(image, signal) {
+    const response = await client.post("preview", new URLSearchParams(), image.blob, signal);
+    URL.revokeObjectURL(image.url);
+    image.url = URL.createObjectURL(await response.blob());
+    image.button.firstChild.src = image.url;
   }
 
   /* The answer. */
 
-  function allCaptions() {
+  function allCaptions({ answer }) {
     return [answer, ...(answer.alternatives ?? [])];
   }
 
-  async function showAnswer(found) {
-    answer = found;
-    const entries = allCaptions().map((caption, place) => {
+  async function showAnswer() {
+    const image = current;
+    const entries = allCaptions(image).map((caption, place) => {
       // The end of a caption is one more word.
       const sure = Math.exp(caption.log_prob / (caption.words.length + 1));
-      const choice = make("input", { type: "radio", name: "caption", value: place, checked: place === 0 });
+      const checked = place === image.choice;
+      const choice = make("input", { type: "radio", name: "caption", value: place, checked });
       const text = make("span", { className: "caption-text", dir: "auto" }, caption.text || "(nothing)");
-      return make("label", { className: "caption" }, choice, text, make("span", { className: "sure" }, sure.toFixed(2)));
+      const number = make("span", { className: "sure", title: CaptionViewer.PER_WORD }, sure.toFixed(2));
+      return make("label", { className: "caption" }, choice, text, number);
     });
     at("captions").replaceChildren(...entries);
-    const seconds = (found.milliseconds / 1000).toFixed(2);
-    at("note").textContent = `${found.model}, ${seconds} s on the server`;
-    await showCaption(0);
-    document.body.dataset.state = "answered";
+    const { answer } = image;
+    const confidence = answer.confidence === undefined ? "" : `confidence ${answer.confidence.toFixed(2)}, `;
+    at("note").textContent = `${confidence}${answer.model}, ${(answer.milliseconds / 1000).toFixed(2)} s on the server`;
+    await showCaption();
+    showState();
   }
 
-  async function showCaption(place) {
-    const caption = allCaptions()[place];
-    await viewer.show({ image: image.url, caption, geometry: answer.geometry });
+  async function showCaption() {
+    const image = current;
+    const caption = allCaptions(image)[image.choice];
+    showEditor();
+    await viewer.show({ image: image.url, caption, geometry: image.answer.geometry }).catch(() => {});
     at("preview").hidden = true;
     at("hint").hidden = false;
-    at("live").textContent = `Caption: ${caption.text}`;
+    at("live").textContent = `Caption: ${captionOf(image)}`;
   }
 
-  function chosenPlace() {
-    return Number(document.querySelector("input[name=caption]:checked")?.value ?? 0);
+  /* What the reader takes for the caption of an image: what was written, or the one that is chosen. */
+  function captionOf(image) {
+    return corrections.get(image.title) ?? allCaptions(image)[image.choice].text;
+  }
+
+  function showEditor() {
+    editor.show({ text: captionOf(current), corrected: corrections.get(current.title) !== undefined });
+  }
+
+  function correct(text) {
+    if (text === null) corrections.remove(current.title);
+    else corrections.set(current.title, text);
+    showEditor();
   }
 
   async function save(format, button) {
-    if (!answer) return;
+    if (!current?.answer) return;
+    const image = current;
     const name = `${image.name}-caption.${format}`;
     if (format === "json") {
-      const text = JSON.stringify(answer, null, 1);
-      return download(new Blob([text], { type: "application/json" }), name);
+      const text = JSON.stringify(image.answer, null, 1);
+      return Corrections.download(new Blob([text], { type: "application/json" }), name);
     }
-    const chosen = new URLSearchParams(asked);
+    if (format === "jsonl") {
+      const told = images.filter((each) => each.answer).map((each) => [each.title, captionOf(each)]);
+      corrections.unsaved = false;
+      return Corrections.download(new Blob([Corrections.lines(told)], { type: "application/jsonl" }), "captions.jsonl");
+    }
+    const chosen = new URLSearchParams(image.asked);
     chosen.set("format", format);
     chosen.set("style", viewer.style);
-    chosen.set("alternative", chosenPlace());
+    chosen.set("alternative", image.choice);
     button.setAttribute("aria-busy", "true");
     try {
-      const response = await post("/figure", chosen, image.blob, AbortSignal.timeout(WAIT));
+      const response = await client.post("figure", chosen, image.blob, AbortSignal.timeout(WAIT));
       showError("");
-      download(await response.blob(), name);
+      Corrections.download(await response.blob(), name);
     } catch (error) {
       showError(error.name === "TimeoutError" ? "The server took too long. Try again." : error.message);
     } finally {
@@ -206,24 +297,12 @@
     }
   }
 
-  function download(blob, name) {
-    const url = URL.createObjectURL(blob);
-    const link = make("a", { href: url, download: name });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
-  }
-
   /* What the reader does. */
-
-  function takeFirst(files) {
-    const file = [...files].find((each) => each.type.startsWith("image/")) ?? files[0];
-    if (file) take(file, file.name);
-  }
 
   for (const [button, input] of [["choose", "file"], ["photograph", "camera"]]) {
     at(button).addEventListener("click", () => at(input).click());
     at(input).addEventListener("change", () => {
-      takeFirst(at(input).files);
+      takeAll([...at(input).files]);
       at(input).value = ""; // so that the same file can be chosen again
     });
   }
@@ -241,12 +320,13 @@
     event.preventDefault();
     depth = 0;
     document.body.classList.remove("dragging");
-    if (event.dataTransfer.files.length) takeFirst(event.dataTransfer.files);
+    if (event.dataTransfer.files.length) takeAll([...event.dataTransfer.files]);
     else showError("That is not an image file. Copy the image and paste it here, or save it first.");
   });
   addEventListener("paste", (event) => {
+    if (event.target.closest?.("textarea, input")) return;
     const files = event.clipboardData?.files ?? [];
-    if (files.length) takeFirst(files);
+    if (files.length) takeAll([...files]);
     else showError("The clipboard holds no image. Copy an image, then paste it here.");
   });
   addEventListener("keydown", (event) => {
@@ -259,85 +339,45 @@
     at("heat").hidden = !sampling;
     at("temperature-value").textContent = Number(at("temperature").value).toFixed(2);
     clearTimeout(pause);
-    if (image) pause = setTimeout(ask, TEMPERATURE_PAUSE);
+    if (current) pause = setTimeout(askCurrent, TEMPERATURE_PAUSE);
   });
   at("again").addEventListener("click", () => {
     seed = Math.floor(Math.random() * 1e9);
-    if (image) ask();
+    if (current) askCurrent();
   });
-  at("captions").addEventListener("change", () => showCaption(chosenPlace()));
+  at("captions").addEventListener("change", () => {
+    current.choice = Number(document.querySelector("input[name=caption]:checked").value);
+    corrections.remove(current.title); // who chooses another has changed their mind
+    showCaption();
+  });
   for (const form of document.forms) form.addEventListener("submit", (event) => event.preventDefault());
   for (const button of document.querySelectorAll("[data-format]")) {
     button.addEventListener("click", () => save(button.dataset.format, button));
   }
 
-  const systemDark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (systemDark.matches ? "dark" : "light")) === "dark";
-  function nameTheme() {
-    at("theme").textContent = isDark() ? "Light" : "Dark";
-    at("theme").setAttribute("aria-label", `Change to ${isDark() ? "light" : "dark"} colours`);
-  }
-  at("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    nameTheme();
-  });
-  systemDark.addEventListener("change", nameTheme);
-  nameTheme();
-
   /* What the server offers. */
 
-  async function get(path) {
-    const response = await fetch(path);
-    if (!response.ok) throw new Error(`${path} answered ${response.status}`);
-    return response.json();
+  function takeExample(file) {
+    takeAll([file]);
+    scrollTo({ top: 0, behavior: "smooth" });
   }
 
-  function showModels(models) {
-    const form = at("models");
-    form.hidden = models.length < 2;
-    if (models.length <= 3) {
-      const labels = models.map((model, place) => {
-        const input = make("input", { type: "radio", name: "model", value: model.name, checked: place === 0 });
-        return make("label", { title: `${model.attention} attention` }, input, make("span", {}, model.name));
-      });
-      const choice = make("div", { className: "choice" }, ...labels);
-      choice.setAttribute("role", "radiogroup");
-      choice.setAttribute("aria-label", "Model");
-      form.replaceChildren(choice);
-    } else {
-      const options = models.map((model) => make("option", { value: model.name }, model.name));
-      const select = make("select", { name: "model" }, ...options);
-      select.setAttribute("aria-label", "Model");
-      form.replaceChildren(select);
+  async function start() {
+    try {
+      const [offer, gallery] = await Promise.all([client.get("models"), client.get("examples")]);
+      limits = offer;
+      at("token-form").hidden = true;
+      showError("");
+      at("examples").hidden = !gallery.examples.length;
+      Offers.showModels(at("models"), offer.models, () => current && askCurrent());
+      Offers.showExamples(at("examples-list"), gallery.examples, client, takeExample, ({ message }) => showError(message));
+    } catch (error) {
+      if (at("token-form").hidden) showError(error.message);
     }
-    form.addEventListener("change", () => image && ask());
   }
-
-  function showExamples(examples) {
-    at("examples").hidden = !examples.length;
-    const entries = examples.map(({ name, url }) => {
-      const picture = make("img", { src: url, alt: name, loading: "lazy", decoding: "async" });
-      const button = make("button", { type: "button", title: name }, picture);
-      button.addEventListener("click", async () => {
-        try {
-          const response = await fetch(url);
-          if (!response.ok) throw new Error(response.status);
-          take(await response.blob(), name);
-          scrollTo({ top: 0, behavior: "smooth" });
-        } catch {
-          showError("The server does not answer. Is `captioner serve` still running?");
-        }
-      });
-      return make("li", {}, button);
-    });
-    at("examples-list").replaceChildren(...entries);
-  }
-
-  Promise.all([get("/models"), get("/examples")]).then(
-    ([offer, gallery]) => {
-      showModels(offer.models);
-      showExamples(gallery.examples);
-    },
-    () => showError("The server does not answer. Is `captioner serve` still running?")
-  );
+  at("token-form").addEventListener("submit", () => {
+    client.token = at("token").value.trim();
+    start();
+  });
+  start();
 })();

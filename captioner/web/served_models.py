@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.captioning.captioner import Captioner
-from captioner.files import open_regular
+from captioner.files import read_whole
 from captioner.images.finding import find_images
 from captioner.images.headers import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
@@ -56,18 +56,32 @@ def load_models(
     return served
 
 
-def find_examples(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Return a folder's first images by name, with their paths and content types; none where there is no folder."""
-    found: dict[str, tuple[Path, str]] = {}
+@dataclass(frozen=True)
+class Example:
+    """An image to try: where it is, and its content type."""
+
+    path: Path
+    kind: str
+
+    def read(self) -> bytes | None:
+        """Return its bytes, None where it is no longer there, no regular file, or too large."""
+        try:
+            return read_whole(self.path, most=_EXAMPLE_BYTES)
+        except (OSError, ValueError):
+            return None
+
+
+def find_examples(folder: Path) -> dict[str, Example]:
+    """Return a folder's first images by name; none where there is no folder."""
+    found: dict[str, Example] = {}
     for path in find_images([folder]):
         if len(found) == EXAMPLES:
             break
         try:
-            with open_regular(path) as file:
-                header = read_header(file.read(_EXAMPLE_BYTES))
-        except (OSError, ValueError, Damaged):
+            header = read_header(Example(path, "").read() or b"")
+        except Damaged:
             continue
         # Those that a browser cannot show would be no help, nor those too large to be sent back.
         if header is not None and header.format != "TIFF":
-            found[path.name] = (path, f"image/{header.format.lower()}")
+            found[path.name] = Example(path, f"image/{header.format.lower()}")
     return found

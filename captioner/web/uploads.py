@@ -1,27 +1,27 @@
-"""What a client may send: a body of bounded size in bounded time, an image in it, and settings beside it.
+"""What a client may send: a body of bounded size in bounded time, images in it, and settings beside them.
 
-Nothing here touches a disk, and the name that a client gives its file is not looked at.
+A body is an image, a form with files, or JSON with images in base64. Nothing here touches a disk, and the name that a
+client gives its file is not looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import base64
+import binascii
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message
-from typing import Any
 
 from starlette.requests import Request
-
-from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.model.search_settings import Setting
 
 MAX_BODY = 10_000_000  # bytes
 MAX_HELD = 256_000_000  # bytes of all bodies together
 UPLOAD_SECONDS = 30.0
+MAX_IMAGES = 16  # in one request
 _MAX_PARTS, _MAX_PART_HEAD, _MAX_FIELD = 40, 4096, 200
 # What curl sends with --data-binary unless it is told otherwise; the bytes tell whether they are an image.
 _UNTOLD = ("", "application/octet-stream", "application/x-www-form-urlencoded")
@@ -85,27 +85,78 @@ async def read_body(request: Request, take: Callable[[int], None], *, limit: int
         raise Refusal(408, f"the upload took more than {seconds:g} seconds") from None
 
 
-def read_upload(body: bytes, content_type: str, query: Mapping[str, str]) -> tuple[bytes, dict[str, str]]:
-    """Return the bytes of the image and the settings, from the query and from the fields of a form."""
+@dataclass(frozen=True)
+class Upload:
+    """What a client sent: the bytes of image files, and its settings as texts by name."""
+
+    images: list[bytes]
+    settings: dict[str, str]
+    several: bool  # the client expects a list of answers, of however many images
+
+
+def read_upload(body: bytes, content_type: str, query: Mapping[str, str]) -> Upload:
+    """Return the images and the settings of a request, from the query, the fields of a form, or JSON."""
     header = Message()
     header["content-type"] = content_type
     # Without a type, or with one that is none, the email package answers text/plain.
     kind = header.get_content_type() if content_type.strip() else ""
+    several, fields = False, dict[str, str]()
     if kind == "multipart/form-data":
-        image, fields = _read_form(body, header.get_boundary())
+        images, fields = _read_form(body, header.get_boundary())
+        several = len(images) > 1
+    elif kind == "application/json":
+        images, fields, several = _read_json(body)
     elif kind.startswith("image/") or kind in _UNTOLD:
-        image, fields = body, {}
+        images = [body]
     else:
-        raise Refusal(415, f"the content type is {content_type[:100]!r}; send image/*, or multipart/form-data")
+        known = "image/*, multipart/form-data, or application/json"
+        raise Refusal(415, f"the content type is {content_type[:100]!r}; send {known}")
     if twice := sorted(set(query) & set(fields)):
-        raise Refusal(400, f"{twice[0][:100]} is given in the address and in the form; give it once")
-    if not image:
+        raise Refusal(400, f"{twice[0][:100]} is given in the address and in the body; give it once")
+    if not all(images):
         raise Refusal(400, "the upload is empty; send the bytes of an image")
-    return image, {**query, **fields}
+    if len(images) > MAX_IMAGES:
+        raise Refusal(400, f"the upload has {len(images)} images; send at most {MAX_IMAGES} at a time")
+    return Upload(images, {**query, **fields}, several)
 
 
-def _read_form(body: bytes, boundary: str | None) -> tuple[bytes, dict[str, str]]:
-    """Return the one file of a form and its other fields."""
+def _read_json(body: bytes) -> tuple[list[bytes], dict[str, str], bool]:
+    """Return the images of a JSON object, its other fields as texts, and whether it has a list of images."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the body is not JSON") from None
+    if not isinstance(given, dict) or ("image" in given) == ("images" in given):
+        raise Refusal(400, 'the JSON must be an object with "image", or with "images" for several')
+    several = "images" in given
+    found = given.pop("images") if several else [given.pop("image")]
+    if not isinstance(found, list) or not found:
+        raise Refusal(400, '"images" must be a list of images in base64')
+    if len(found) > MAX_IMAGES:
+        raise Refusal(400, f"the upload has {len(found)} images; send at most {MAX_IMAGES} at a time")
+    fields: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(value, str | int | float):
+            raise Refusal(400, f"{name[:100]} must be a text, a number, true or false")
+        # JSON's own true and false are Python's, but for the capital.
+        fields[name] = (str(value).lower() if isinstance(value, bool) else str(value))[:_MAX_FIELD]
+    return [_from_base64(image) for image in found], fields, several
+
+
+def _from_base64(text: object) -> bytes:
+    """Return the bytes of an image in base64, also of a data: URL, as browsers give them."""
+    if not isinstance(text, str):
+        raise Refusal(400, "an image in JSON is a text: its bytes in base64")
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)  # `base64` breaks lines
+    except (binascii.Error, ValueError):
+        raise Refusal(400, "an image in JSON is not base64; encode the bytes of the image file") from None
+
+
+def _read_form(body: bytes, boundary: str | None) -> tuple[list[bytes], dict[str, str]]:
+    """Return the files of a form and its other fields."""
     if not boundary:
         raise Refusal(400, "the form has no boundary; see multipart/form-data")
     delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
@@ -120,54 +171,15 @@ def _read_form(body: bytes, boundary: str | None) -> tuple[bytes, dict[str, str]
         name = disposition.get_param("name", header="content-disposition")
         if not isinstance(name, str):
             raise Refusal(400, "a part of the form has no name; see multipart/form-data")
-        if name in ("image", "file") or disposition.get_param("filename", header="content-disposition") is not None:
+        if (
+            name in ("image", "images", "file")
+            or disposition.get_param("filename", header="content-disposition") is not None
+        ):
             images.append(content)
         elif name in fields:
             raise Refusal(400, f"{name[:100]} is given twice; give it once")
         else:
             fields[name] = content[:_MAX_FIELD].decode("utf-8", "replace")
-    if len(images) != 1:
-        raise Refusal(400, f"the form has {len(images)} files; send one image")
-    return images[0], fields
-
-
-_TRUTHS = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
-# A public address must not ask for hours: ranges are narrower than those of the command line.
-_SERVED = {
-    name: replace(about, least=about.served[0], most=about.served[1], above=-math.inf)
-    for name, about in SETTINGS.items()
-    if about.served is not None
-}
-
-
-def take_options(settings: dict[str, str]) -> CaptionOptions:
-    """Take what tells how to search out of the settings; raise ValueError where it is no such thing."""
-    given: dict[str, Any] = {
-        name: _read_setting(about, settings.pop(name)) for name, about in _SERVED.items() if name in settings
-    }
-    sample = settings.pop("sample", "false")
-    if sample.lower() not in _TRUTHS:
-        raise ValueError(f"sample is {sample[:50]!r}; it must be true or false")
-    return make_options(sample=_TRUTHS[sample.lower()], **given)
-
-
-def _read_setting(about: Setting, text: str) -> float:
-    try:
-        return about.read(text)
-    except ValueError as error:
-        raise ValueError(f"{about.name} is {text[:50]!r}; {error}") from None
-
-
-def take_choice(settings: dict[str, str], name: str, choices: list[str]) -> str:
-    """Take one of some choices out of the settings, by default the first; raise ValueError where it is none."""
-    choice = settings.pop(name, choices[0])
-    if choice not in choices:
-        raise ValueError(f"{name} is {choice[:50]!r}; choose from {', '.join(choices)}")
-    return choice
-
-
-def check_none_left(settings: Mapping[str, str], others: list[str]) -> None:
-    """Raise ValueError where a setting is left that nothing has taken; `others` are valid beside those of a search."""
-    if settings:
-        valid = ", ".join([*others, *_SERVED, "sample"])
-        raise ValueError(f"unknown setting {next(iter(settings))[:50]!r}; choose from {valid}")
+    if not images:
+        raise Refusal(400, "the form has no file; send an image")
+    return images, fields

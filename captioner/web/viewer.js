@@ -23,6 +23,7 @@
  *   viewer.focus(options)    the keyboard to the current word, with the options of HTMLElement.focus
  *   viewer.clear(), viewer.destroy()
  *   CaptionViewer.describe(caption, geometry, index)     "Word 3 of 9: dog, probability 0.83, gate 0.62, looks at ..."
+ *   CaptionViewer.PROBABILITY, GATE, PER_WORD     what the numbers mean, in a sentence each, to be shown on hover
  * The image is at most as high as the custom property --viewer-height (default 70vh) and as wide as the element.
  */
 "use strict";
@@ -33,6 +34,9 @@ const CaptionViewer = (() => {
   const MAX_PIXELS = 1_200_000; // of the canvas; a larger display scales it
   const MAX_KEPT = 24; // words whose picture is kept
   const STYLE_NAMES = { mask: "Spotlight", heat: "Heat map" };
+  const PROBABILITY = "How sure the model was of this word, from 0 to 1: 1 is certain.";
+  const GATE = "The gate: how much of the image went into this word, from 0 to 1. Words like “a” and “of” need little.";
+  const PER_WORD = "How sure the model was of a word on average, from 0 to 1: 1 is certain.";
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
   function make(tag, properties, ...children) {
@@ -50,7 +54,24 @@ const CaptionViewer = (() => {
     return value > 0 && value < 0.005 ? "<0.01" : value.toFixed(2);
   }
 
+  /* What a word is and where it looks: parts of a sentence, those that need it with an explanation. */
+  function sentence({ words, probabilities, beta, attention }, geometry, index) {
+    const grids = Attention.unpack(attention);
+    const place = Attention.place(grids.words[index], grids.rows, grids.columns, geometry);
+    return [
+      [`Word ${index + 1} of ${words.length}: ${words[index]}, `],
+      ["probability", PROBABILITY],
+      [` ${number(probabilities[index])}, `],
+      ["gate", GATE],
+      [` ${number(beta[index])}, looks at ${place}`],
+    ];
+  }
+
   class CaptionViewer {
+    static PROBABILITY = PROBABILITY;
+    static GATE = GATE;
+    static PER_WORD = PER_WORD;
+
     constructor(element, { style = "mask", onWord = () => {}, onStyle = () => {} } = {}) {
       this.element = element;
       this.onWord = onWord;
@@ -181,23 +202,23 @@ const CaptionViewer = (() => {
         if (index === this.word) button.setAttribute("aria-current", "true");
         else button.removeAttribute("aria-current");
       });
-      const description = this.describe();
-      if (this.status.textContent !== description) this.status.textContent = description;
+      const parts = this.describe();
+      if (this.status.textContent !== parts.map(([text]) => text).join("")) {
+        const nodes = parts.map(([text, title]) => (title ? make("abbr", { title }, text) : text));
+        this.status.replaceChildren(make("span", {}, ...nodes));
+      }
       this.draw();
     }
 
     /* What a word is and where it looks, in one sentence. */
-    static describe({ words, probabilities, beta, attention }, geometry, index) {
-      const grids = Attention.unpack(attention);
-      const place = Attention.place(grids.words[index], grids.rows, grids.columns, geometry);
-      const chance = `probability ${number(probabilities[index])}`;
-      const gate = `gate ${number(beta[index])}`;
-      return `Word ${index + 1} of ${words.length}: ${words[index]}, ${chance}, ${gate}, looks at ${place}`;
+    static describe(caption, geometry, index) {
+      return sentence(caption, geometry, index).map(([text]) => text).join("");
     }
 
     describe() {
-      if (this.current !== null) return CaptionViewer.describe(this.caption, this.geometry, this.current);
-      return this.caption.words.length ? "Choose a word to see where the model looked." : "The caption is empty.";
+      if (this.current !== null) return sentence(this.caption, this.geometry, this.current);
+      const empty = !this.caption.words.length;
+      return [[empty ? "The caption is empty." : "Choose a word to see where the model looked."]];
     }
 
     handleKey(event) {

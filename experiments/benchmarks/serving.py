@@ -22,6 +22,7 @@ from pathlib import Path
 
 from captioner.images.finding import find_images
 from captioner.web.app import make_app
+from captioner.web.decoding import Decoders
 from captioner.web.request_queue import BATCH, CaptionQueue
 from captioner.web.served_models import Served, load_models
 from captioner.web.server import listen, make_server
@@ -33,7 +34,10 @@ EXAMPLES = Path(__file__).parent.parent.parent / "data" / "examples"
 def running(models: list[Served], batch: int) -> Iterator[int]:
     """Serve models, at most `batch` images captioned together, and yield the port."""
     with listen("127.0.0.1", 0) as listener:
-        server = make_server(make_app(models, queue=CaptionQueue(batch=batch)))
+        decoders = Decoders()
+        decoders.warm_up()
+        app = make_app(models, queue=CaptionQueue(decoders, batch=batch), decoders=decoders)
+        server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -379,6 +379,38 @@ def test_a_terminal_sees_a_progress_bar_and_complaints_above_it(tmp_path: Path, 
     assert process.stdout.read().startswith("out/captions.jsonl: 39 captioned (")
 
 
+def test_corrections_are_taken_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("photos", "--out", "out", "--format", "csv", "--gallery", "--n-best", "2") == 0
+    other = read(place / "out" / "captions.jsonl")[1]["alternatives"][0]["text"]
+    lines = [
+        {"image": "photos/0000.jpg", "caption": "Our dog."},
+        {"image": "0001.jpg", "caption": other},
+        {"image": "photos/gone.jpg", "caption": "Nobody."},
+    ]
+    Path("mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    assert main(["caption", "--out", "out", "--corrections", "mine.jsonl"]) == 1  # one is of no image
+    said = capsys.readouterr().err
+    assert "out/captions.jsonl: 2 captions corrected" in said
+    assert said.endswith("or of several of one name: photos/gone.jpg\n")
+    records = read(place / "out" / "captions.jsonl")
+    assert [record["text"] for record in records[:2]] == ["Our dog.", other]
+    assert records[1]["words"] == other.split() or " ".join(records[1]["words"]) != other
+    assert "Our dog." in (place / "out" / "captions.csv").read_text()
+    assert '"correction":"Our dog."' in (place / "out" / "gallery.html").read_text()
+    # A later run, even one that captions everything anew, keeps what people wrote.
+    again = ("photos", "--out", "out", "--format", "csv", "--gallery", "--n-best", "2", "--existing", "overwrite")
+    assert caption(*again) == 0
+    assert read(place / "out" / "captions.jsonl") == records
+    # Corrections and images in one command.
+    assert caption("photos", "--recursive", "--out", "new", "--corrections", "mine.jsonl") == 1
+    assert read(place / "new" / "captions.jsonl")[0]["text"] == "Our dog."
+    assert main(["caption", "--corrections", "mine.jsonl"]) == 2
+    assert "--corrections needs --out DIR" in capsys.readouterr().err
+    assert main(["caption"]) == 2
+    assert "nothing to caption" in capsys.readouterr().err
+
+
 def test_attention_of_all_heads_is_recorded_on_request(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert caption("photos", "--out", "out", "--attention", "all", "--quiet", model="transformer") == 0
     for record in read(place / "out" / "captions.jsonl"):

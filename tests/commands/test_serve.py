@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.holding import wait_until
 from helpers.toy_captioner import make_toy, save_toy, write_images
 from PIL import Image
 
@@ -50,11 +51,21 @@ class Running:
             connection.close()
 
     def health(self) -> dict[str, Any]:
+        return self.get("/health")
+
+    def get(self, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.read(path))
+        return answer
+
+    def metrics(self) -> dict[str, float]:
+        lines = (line.rpartition(" ") for line in self.read("/metrics").decode().splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in lines}
+
+    def read(self, path: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
-            connection.request("GET", "/health")
-            answer: dict[str, Any] = json.loads(connection.getresponse().read())
-            return answer
+            connection.request("GET", path)
+            return connection.getresponse().read()
         finally:
             connection.close()
 
@@ -80,12 +91,24 @@ class Running:
             return received
 
 
-def start(*arguments: str, hasty: bool = False) -> Running:
+def raw_answer(server: Running, data: bytes) -> bytes:
+    """Send bytes as they are, and return the answer.
+
+    A machine may be so busy that a hasty server closes the connection before the bytes are sent; they are sent again.
+    """
+    while not (answer := server.raw(data)):
+        pass
+    return answer
+
+
+def start(*arguments: str, hasty: bool = False, files: int | None = None, drawing: Path | None = None) -> Running:
+    """Start a server; it may have so many `files` open, and draws no figure before there is a file `drawing`."""
+    settings = {"HASTY": "yes" if hasty else "", "FILES": str(files or ""), "DRAWING": str(drawing or "")}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "serve", "--port", "0", "--device", "cpu", *arguments],
+        [sys.executable, "-c", PROGRAM, "serve", "--port", "0", "--device", "cpu", "--max-upload", "1", *arguments],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HASTY": "yes" if hasty else ""},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
     )
     assert process.stderr is not None
     said = ""
@@ -100,14 +123,18 @@ def start(*arguments: str, hasty: bool = False) -> Running:
 # the time of an upload, which is short for those alone that say so. The interrupt is ignored by a process that a shell
 # has put into the background.
 PROGRAM = """
-import functools, os, signal, sys
-from captioner.web import app, guard, server, uploads
+import os, signal, sys, time
+from captioner.web import guard, server, service, uploads
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if os.environ["FILES"]:
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["FILES"]), int(os.environ["FILES"])))
 make_server = server.make_server
 def note_files(app):  # from when the server is ready to answer
     def note(event, arguments):
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            print("opened to write:", arguments[0], file=sys.stderr)
+            if arguments[0] != os.devnull:  # of the input and output of processes
+                print("opened to write:", arguments[0], file=sys.stderr)
     sys.addaudithook(note)
     return make_server(app)
 server.make_server = note_files
@@ -115,7 +142,15 @@ read_body = uploads.read_body
 def read_body_in_time(request, take, *, limit, seconds):
     return read_body(request, take, limit=limit, seconds=1.5 if "x-hasty" in request.headers else seconds)
 uploads.read_body = read_body_in_time
-app.Limits = functools.partial(app.Limits, body=1_000_000, upload_seconds=120)
+patient = {"upload_seconds": 120, "answer_seconds": 120}
+service.Limits.of_uploads = classmethod(lambda cls, body: cls(body=body, **patient))
+server.STOP_SECONDS = 240
+draw = service._draw
+def draw_when_told(*arguments):
+    while os.environ["DRAWING"] and not os.path.exists(os.environ["DRAWING"]):
+        time.sleep(0.001)
+    return draw(*arguments)
+service._draw = draw_when_told
 guard.LINGER_SECONDS = server.Connection.head_seconds = 3.0 if os.environ["HASTY"] else 120.0
 from captioner.cli import main
 sys.exit(main())
@@ -127,12 +162,18 @@ def folder(lite0: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("serve")
     save_toy(folder / "toy", lite0)
     write_images(folder / "photos", 8)
+    examples = folder / "examples"
+    write_images(examples, 8)
+    os.mkfifo(examples / "000-pipe.jpg")
+    (examples / "000-zero.jpg").symlink_to("/dev/zero")
+    with (examples / "000-sparse.jpg").open("wb") as sparse:
+        sparse.truncate(200_000_000_000)
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    running = start("--model", str(folder / "toy"), "--examples", str(folder / "photos"))
+    running = start("--model", str(folder / "toy"), "--examples", str(folder / "examples"))
     yield running
     running.end(signal.SIGTERM)
 
@@ -178,7 +219,7 @@ HEAD = b"POST /caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r
 
 def test_a_chunked_upload_above_the_limit_is_cut(hasty: Running) -> None:
     # It never ends; the answer comes all the same, whole, and the connection is closed.
-    answer = hasty.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(1_100_000)))
+    answer = raw_answer(hasty, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(bytes(1_100_000)))
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413")
     assert b"connection: close" in head.lower()
@@ -189,23 +230,23 @@ def test_a_large_upload_gets_its_answer(server: Running, hasty: Running) -> None
     status, answer = server.ask(bytes(5_000_000))
     assert (status, answer["error"]) == (413, "the upload has more than 1 MB; send a smaller image")
     # One that asks before it sends need not send at all.
-    told = hasty.raw(HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+    told = raw_answer(hasty, HEAD + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
     assert told.startswith(b"HTTP/1.1 413")
 
 
 def test_slow_uploads_and_heads_are_cut(hasty: Running, photos: list[bytes]) -> None:
-    slow = [
+    answered = [
         HEAD + b"X-Hasty: yes\r\nContent-Length: 1000\r\n\r\n" + photos[0][:300],
-        HEAD,  # a head that never ends
-        b"",  # nothing at all
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",  # half a head after a whole one
     ]
-    with ThreadPoolExecutor(len(slow)) as pool:
-        answer, headless, silent, halved = pool.map(hasty.raw, slow)
+    silent = [HEAD, b""]  # a head that never ends, and nothing at all
+    with ThreadPoolExecutor(4) as pool:
+        cut = pool.map(hasty.raw, silent)
+        answer, halved = pool.map(lambda data: raw_answer(hasty, data), answered)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"the upload took more than 1.5 seconds" in answer
-    assert (headless, silent) == (b"", b"")
     assert halved.count(b"HTTP/1.1 200") == 1
+    assert list(cut) == [b"", b""]
 
 
 def test_what_is_not_http(server: Running) -> None:
@@ -301,6 +342,98 @@ def test_no_file_is_written_and_an_interrupt_ends_it(folder: Path, photos: list[
     running.end(signal.SIGINT)  # which checks that no file was named
     with pytest.raises(ConnectionRefusedError):
         running.health()
+
+
+def test_a_signal_while_figures_are_drawn_answers_all_that_were_asked_for(
+    folder: Path, photos: list[bytes], tmp_path: Path
+) -> None:
+    drawing = tmp_path / "draw"
+    running = start("--model", str(folder / "toy"), drawing=drawing)
+
+    def figure(photo: bytes) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=PATIENCE)
+        connection.request("POST", "/figure?maximum_length=2", photo, {"Content-Type": "image/jpeg"})
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def held() -> float:
+        return running.metrics()["captioner_upload_bytes"]
+
+    def is_listening() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE).close()
+        except OSError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(photos)) as pool:
+        answers = [pool.submit(figure, photo) for photo in photos]
+        wait_until(lambda: held() == sum(map(len, photos)))
+        running.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not is_listening())
+        drawing.touch()
+        found = [answer.result() for answer in answers]
+    assert [(status, contents[:4]) for status, contents in found] == [(200, b"\x89PNG")] * len(photos)
+    assert running.process.communicate(timeout=PATIENCE)[1] == "stopped\n"
+    assert running.process.returncode == 0
+
+
+def test_more_connections_than_files(folder: Path, photos: list[bytes], expected: list[str]) -> None:
+    running = start("--model", str(folder / "toy"), files=160)
+    silent = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(400)]
+    try:
+        answers = [running.ask(photo) for photo in photos]
+        again = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(50)]
+        answers.append(running.ask(photos[0]))
+    finally:
+        for connection in silent:
+            connection.close()
+    for connection in again:
+        connection.close()
+    assert [(status, answer["text"]) for status, answer in answers] == [
+        (200, text) for text in [*expected, expected[0]]
+    ]
+    running.process.send_signal(signal.SIGTERM)
+    said = running.process.communicate(timeout=PATIENCE)[1]
+    assert running.process.returncode == 0
+    # It says so, and says it once.
+    assert re.fullmatch(r"\d+ connections are open; silent ones are closed to make room\nstopped\n", said), said[:2000]
+
+
+def test_memory_does_not_grow_with_requests(server: Running, photos: list[bytes]) -> None:
+    def ask(count: int) -> float:
+        """Ask so often, and return the memory that the server and its processes hold, in megabytes."""
+        with ThreadPoolExecutor(4) as pool:
+            statuses = set(pool.map(lambda place: server.ask(photos[place % len(photos)])[0], range(count)))
+        assert statuses == {200}
+        return sum(map(resident_megabytes, family(server.process.pid)))
+
+    after_50 = ask(50)
+    after_500 = ask(450)
+    assert after_500 < after_50 + 40
+
+
+def family(number: int) -> list[int]:
+    """Return the numbers of a process and its children."""
+    path = Path(f"/proc/{number}/task/{number}/children")
+    if not path.exists():
+        pytest.skip("this system does not tell a process's children")
+    return [number, *map(int, path.read_text().split())]
+
+
+def resident_megabytes(number: int) -> float:
+    pages = int(Path(f"/proc/{number}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_a_folder_of_examples_that_are_no_files(server: Running, folder: Path, photos: list[bytes]) -> None:
+    examples = server.get("/examples")["examples"]
+    assert [example["name"] for example in examples] == [f"{number:04d}" for number in range(8)]
+    assert server.read("/examples/0000.jpg") == photos[0]
+    # What takes the place of an example later on is not waited for either.
+    (folder / "examples" / "0007.jpg").unlink()
+    os.mkfifo(folder / "examples" / "0007.jpg")
+    assert server.get("/examples/0007.jpg") == {"error": "there is no '/examples/0007.jpg' here"}
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

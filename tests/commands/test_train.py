@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -220,15 +219,13 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
     process, blocks = at_terminal("train", str(tmp_path / "toy.yaml"), "--run", str(tmp_path / "run"))
     shown = b""
     log = tmp_path / "run" / "log.jsonl"
-    deadline = time.monotonic() + 120
     asked = False
-    for block in blocks:  # each step shows something
+    for block in blocks:  # each step shows something, and none is done before what the last one showed is read
         shown += block
-        assert time.monotonic() < deadline, "no progress"
         if not asked and log.exists() and log.read_bytes().count(b"\n") > 9 and b"captions/s" in shown:
             process.send_signal(signal.SIGINT)
             asked = True
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=240) == 130
     text = shown.decode()
     assert re.search(r"epoch 1\b.*\| \d/4 \[", text)
     assert re.search(r"loss \d\.\d{3}, \d+ captions/s", text)

@@ -31,7 +31,7 @@ PHONE: dict[str, Any] = {
     "has_touch": True,
     "is_mobile": True,
 }
-TIMEOUT = 30_000  # milliseconds: generous, for a busy machine
+TIMEOUT = 120_000  # milliseconds: generous, for a busy machine
 
 
 def find_chromium() -> str | None:

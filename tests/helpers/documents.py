@@ -80,6 +80,8 @@ def write_world(folder: Path) -> Path:
     photos = sorted(EXAMPLES.glob("*.jpg"))
     (folder / "photo.jpg").write_bytes((EXAMPLES / "coffee.jpg").read_bytes())
     _write_own(folder / "photos", photos)
+    correction = {"image": "photos/cat.jpg", "caption": "Our cat asleep on the red sofa."}
+    (folder / "corrections.jsonl").write_text(json.dumps(correction) + "\n")
     _write_flickr8k(folder / "data" / "flickr8k", photos)
     _write_coco(folder / "data", photos)
     _write_detections(folder, photos)

@@ -110,9 +110,9 @@ def test_mutated_files_open_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(FILES):
         chance = random.Random(seed)
         data = mutate(chance.choice(SAMPLES), chance)
-        begin = time.perf_counter()
+        begin = time.process_time()  # which a busy machine does not make longer
         refusal = refusal_of(data, reduced=bool(seed % 2))
-        assert time.perf_counter() - begin < SECONDS, seed
+        assert time.process_time() - begin < SECONDS, seed
         if refusal is None:
             opened += 1
         else:

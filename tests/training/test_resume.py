@@ -314,7 +314,7 @@ def test_a_damaged_state_is_refused_with_the_way_on(data: Path, tmp_path: Path) 
 
 def test_regions_that_are_no_numbers_are_refused_by_training(tmp_path: Path) -> None:
     recipe = toy_recipe(write_toy_data(tmp_path / "data"))
-    run_toy(recipe, tmp_path / "first", stop=at_step(1))
+    run_toy(recipe, tmp_path / "first", stop=at_step(2))
     [regions] = tmp_path.glob("data-regions/*/regions.f16")
     halves = np.fromfile(regions, np.float16)
     halves[7] = np.nan

@@ -15,6 +15,7 @@ from helpers.toy_gallery import HOSTILE, picture, random_caption
 from PIL import Image
 
 from captioner.captioning.caption import Caption
+from captioner.captioning.corrections import read_corrections
 from captioner.figures.masks import blend, visible_mask
 from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import Preprocessing
@@ -343,8 +344,8 @@ def test_alternatives_have_their_own_attention(browser: Browser, tmp_path: Path)
     with watched_page(browser, f"{(tmp_path / 'page.html').as_uri()}#image-1-word-1") as watched:
         page = watched.page
         assert page.locator("#alternatives .label").all_text_contents() == ["soft", "hard"]
-        page.locator("#alternatives button").nth(1).click()
-        assert page.locator("#alternatives button[aria-pressed=true] .label").inner_text() == "hard"
+        page.locator("#alternatives .look").nth(1).click()
+        assert page.locator("#alternatives .look[aria-pressed=true] .label").inner_text() == "hard"
         assert page.locator(".viewer-word").count() == 2
         for key, number, cell in (("ArrowRight", 1, (3, 0)), ("End", 2, (3, 8))):
             page.keyboard.press(key)
@@ -450,3 +451,102 @@ def test_a_thousand_images(browser: Browser, tmp_path: Path) -> None:  # noqa: F
         page.wait_for_function("() => document.getElementById('count').textContent === '1,000 images'")
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert pictures() == 1000
+
+
+def test_names_are_cut_at_the_front(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    names_given = [f"photos/{'long ' * 20}{end}.jpg" for end in ("first", "second")]
+    write_gallery([named("a dog", name) for name in names_given], tmp_path / "page.html")
+    inside = """element => {
+        const range = document.createRange();
+        const text = element.querySelector("bdi").firstChild;
+        range.setStart(text, text.length - 5);
+        range.setEnd(text, text.length);
+        const end = range.getBoundingClientRect(), box = element.getBoundingClientRect();
+        return end.width > 0 && end.left >= box.left && end.right <= box.right + 1
+            && element.scrollWidth > element.clientWidth;
+    }"""
+    with watched_page(browser, (tmp_path / "page.html").as_uri(), **PHONE) as watched:
+        page = watched.page
+        for name in page.locator(".card-foot .name").all():
+            assert name.evaluate(inside)
+        page.locator(".thumb").first.tap()
+        assert page.locator("#dialog-name").evaluate(inside)
+        assert page.locator("#dialog-name").get_attribute("title") == names_given[0]
+
+
+def test_captions_are_chosen_written_and_saved(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    second = replace(random_caption((80, 60), 2, seed=5), words=("two", "dogs"), text="two dogs")
+    entries = [replace(ANIMALS[0], captions=[*ANIMALS[0].captions, second]), *ANIMALS[1:]]
+    write_gallery(entries, tmp_path / "page.html")
+    url = (tmp_path / "page.html").as_uri()
+    with watched_page(browser, url, accept_downloads=True) as watched:
+        page = watched.page
+        assert page.locator("#save").is_hidden()
+        page.locator(".thumb").first.click()
+        page.get_by_role("button", name="Take", exact=True).click()
+        assert page.locator(".editor-text").inner_text() == "two dogs"
+        assert page.locator(".viewer-text").all_text_contents() == ["two", "dogs"]
+        page.keyboard.press("PageDown")
+        page.get_by_role("button", name="Edit").click()
+        page.locator(".editor-area").fill("Minka asleep")
+        page.keyboard.press("ArrowLeft")  # in the text, not through the words
+        assert page.locator(".viewer-canvas").is_hidden()
+        page.get_by_role("button", name="Keep").click()
+        assert page.locator(".editor-text").inner_text() == "Minka asleep"
+        page.get_by_role("button", name="Edit").click()
+        page.locator(".editor-area").fill("never mind")
+        page.keyboard.press("Escape")  # leaves the text, not the dialog
+        assert page.locator("#dialog").is_visible()
+        page.click("#close")
+        assert page.locator(".caption").all_inner_texts() == ["two dogs", "Minka asleep", "a brown dog sleeps"]
+        assert page.locator(".card.changed").count() == 2
+        light_in_grid(page, 0, 1)
+        page.select_option("#show", "changed")
+        assert page.locator("#count").inner_text() == "2 of 3 images"
+        page.fill("#search", "minka")
+        page.wait_for_function("() => document.getElementById('count').textContent === '1 of 3 images'")
+        assert page.locator("#save").inner_text() == "Save 2 changes"
+        with page.expect_download() as download:
+            page.click("#save")
+        assert download.value.suggested_filename == "corrections.jsonl"
+        download.value.save_as(tmp_path / "corrections.jsonl")
+        assert read_corrections(tmp_path / "corrections.jsonl") == {
+            "photos/z10.jpg": "two dogs",
+            "photos/z9.jpg": "Minka asleep",
+        }
+        page.locator(".thumb").first.click()
+        page.get_by_role("button", name="Undo").click()
+        assert page.locator(".editor-text").is_hidden()
+        assert page.locator("#save").inner_text() == "Save 1 change"
+
+
+def test_what_was_corrected_before_is_shown(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    write_gallery([replace(ANIMALS[0], correction="Rex runs")], tmp_path / "page.html")
+    with watched_page(browser, f"{(tmp_path / 'page.html').as_uri()}#image-1") as watched:
+        page = watched.page
+        assert page.locator(".caption").inner_text() == "Rex runs"
+        assert page.locator(".editor-text").inner_text() == "Rex runs"
+        assert page.locator(".viewer-text").all_text_contents() == ["a", "dog", "runs"]
+        assert page.locator("#save").is_hidden()
+
+
+def test_captions_that_are_not_sure(browser: Browser, animals: str, tmp_path: Path) -> None:  # noqa: F811
+    entries = [replace(entry, confidence=sure) for entry, sure in zip(ANIMALS, (0.9, 0.2, None), strict=True)]
+    write_gallery(entries, tmp_path / "page.html")
+    with watched_page(browser, (tmp_path / "page.html").as_uri()) as watched:
+        page = watched.page
+        page.select_option("#show", "middle")
+        assert names(page) == ["z9.jpg"]
+        page.select_option("#show", "all")
+        page.select_option("#order", "doubtful")
+        assert names(page) == ["z9.jpg", "z10.jpg", "café.jpg"]
+    with watched_page(browser, animals) as watched:
+        assert watched.page.locator("#show").is_hidden()  # a page that does not know
+
+
+def test_copy_from_a_file(browser: Browser, animals: str) -> None:  # noqa: F811
+    permissions = ["clipboard-read", "clipboard-write"]
+    with watched_page(browser, f"{animals}#image-1", permissions=permissions) as watched:
+        page = watched.page
+        page.get_by_role("button", name="Copy").click()
+        page.wait_for_function("async text => (await navigator.clipboard.readText()) === text", arg="a dog runs")

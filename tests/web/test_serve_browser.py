@@ -6,13 +6,14 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.awkward_images import png_of
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
-from helpers.photo_folders import EXAMPLES
+from helpers.photo_folders import EXAMPLES, ROOT
 from helpers.toy_captioner import make_toy
 from PIL import Image
 
@@ -21,8 +22,10 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
+from captioner.captioning.corrections import read_corrections
 from captioner.model.encoders.encoder import Encoder
 from captioner.web.app import make_app
+from captioner.web.guard import Access, Guard
 from captioner.web.served_models import Served, find_examples
 from captioner.web.server import address, listen, make_server
 
@@ -41,15 +44,24 @@ def models(lite0: Encoder) -> list[Served]:
     ]
 
 
-@pytest.fixture(scope="module")
-def url(models: list[Served]) -> Iterator[str]:
+@contextmanager
+def serving(app: Guard) -> Iterator[str]:
+    """Serve an application from a thread, and yield its address."""
     with listen("127.0.0.1", 0) as listener:
-        server = make_server(make_app(models, examples=find_examples(EXAMPLES)))
+        server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        yield address(listener) + "/"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield address(listener) + "/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def url(models: list[Served]) -> Iterator[str]:
+    with serving(make_app(models, examples=find_examples(EXAMPLES))) as url:
+        yield url
 
 
 @pytest.fixture
@@ -162,9 +174,12 @@ def test_examples(browser: Browser, url: str, models: list[Served]) -> None:  # 
         assert words(page) == list(models[0].captioner.caption(EXAMPLES / "coffee.jpg", n_best=5)[0].words)
 
 
-PUT = """([kind, type, bytes]) => {
+PUT = """([kind, type, ...files]) => {
   const data = new DataTransfer();
-  data.items.add(new File([new Uint8Array(bytes)], "given.jpg", {type}));
+  files.forEach((bytes, place) => {
+    const name = place ? `given-${place}.jpg` : "given.jpg";
+    data.items.add(new File([new Uint8Array(bytes)], name, {type}));
+  });
   const event = kind === "paste"
     ? new ClipboardEvent("paste", {clipboardData: data, bubbles: true})
     : new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true});
@@ -219,6 +234,103 @@ def test_errors_are_told_and_overcome(browser: Browser, url: str, said: list[Cap
         upload(page)
         assert error.is_hidden()
         assert words(page) == list(said[0].words)
+
+
+def test_a_refused_upload_leaves_the_last_result(browser: Browser, url: str, said: list[Caption]) -> None:  # noqa: F811
+    expected = ("Failed to load resource",)
+    with watched_page(browser, url, allowed=("blob:", "data:", url), expected=expected) as watched:
+        page = watched.page
+        upload(page)
+        for contents in ([0] * 100, []):
+            page.evaluate(PUT, ["drop", "image/jpeg", contents])
+            page.locator("#error").wait_for()
+            page.wait_for_selector(ANSWERED)
+            assert words(page) == list(said[0].words)
+            assert page.text_content("#image-name") == "cat.jpg"
+            assert page.locator("#strip").is_hidden()
+        assert page.locator(".caption-text").count() == 5
+        with page.expect_response(re.compile("/caption.*sample=true")) as asked:
+            page.get_by_label("Surprise me").check()
+        assert asked.value.ok  # of the cat
+        page.locator("#error").wait_for(state="hidden")
+
+
+def test_several_images_at_once(browser: Browser, url: str, models: list[Served], tmp_path: Path) -> None:  # noqa: F811
+    expected = ("Failed to load resource",)
+    paths = sorted(EXAMPLES.glob("*.jpg"))[:3]
+    said = [models[0].captioner.caption(path).text for path in paths]
+    with watched_page(
+        browser, url, allowed=("blob:", "data:", url), expected=expected, accept_downloads=True
+    ) as watched:
+        page = watched.page
+        page.set_input_files("#file", [*paths, ROOT / "README.md"])
+        wait_for_text(page, "#error", "README.md: The image is refused: not one of")
+        page.wait_for_function("() => document.querySelectorAll('#strip button:not(.waiting)').length === 3")
+        for place in (2, 1, 0):
+            page.locator("#strip button").nth(place).click()
+            wait_for_text(page, "#live", said[place])
+            assert page.locator("#strip [aria-pressed=true]").get_attribute("title") == paths[place].name
+            assert page.text_content("#image-name") == paths[place].name
+        # Another choice, another text, and the captions of all.
+        page.locator("input[name=caption]").nth(2).check()
+        chosen = page.locator(".caption-text").nth(2).text_content()
+        page.locator("#strip button").nth(1).click()
+        page.get_by_role("button", name="Edit").click()
+        page.locator(".editor-area").fill("Our\n cat ")
+        page.keyboard.press("Enter")
+        page.locator(".editor-text", has_text="Our cat").wait_for()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="all images").click()
+        download.value.save_as(tmp_path / "captions.jsonl")
+        expected_captions = dict(zip((path.name for path in paths), [chosen, "Our cat", said[2]], strict=True))
+        assert read_corrections(tmp_path / "captions.jsonl") == expected_captions
+        page.get_by_role("button", name="Undo").click()
+        page.locator(".editor-text").wait_for(state="hidden")
+
+
+def test_copy(browser: Browser, url: str, said: list[Caption]) -> None:  # noqa: F811
+    permissions = ["clipboard-read", "clipboard-write"]
+    with watched_page(browser, url, allowed=("blob:", "data:", url), permissions=permissions) as watched:
+        page = watched.page
+        upload(page)
+        page.get_by_role("button", name="Copy").click()
+        page.wait_for_function("async text => (await navigator.clipboard.readText()) === text", arg=said[0].text)
+
+
+def test_numbers_are_explained(browser: Browser, url: str) -> None:  # noqa: F811
+    with watched_page(browser, url, allowed=("blob:", "data:", url)) as watched:
+        page = watched.page
+        upload(page)
+        page.keyboard.press("ArrowRight")
+        terms = page.locator(".viewer-status abbr")
+        assert terms.all_text_contents() == ["probability", "gate"]
+        assert all(term.get_attribute("title") for term in terms.all())
+        assert "how much of the image" in (page.locator(".viewer-status abbr").nth(1).get_attribute("title") or "")
+        assert page.locator(".sure").first.get_attribute("title")
+        page.get_by_text("What do the numbers mean?").click()
+        assert page.get_by_text("how much of the image went into the word").is_visible()
+
+
+def test_a_token_is_asked_for_and_kept(browser: Browser, models: list[Served], said: list[Caption]) -> None:  # noqa: F811
+    token = "a-token-of-some-length"
+    app = make_app(models, examples=find_examples(EXAMPLES), access=Access(token=token))
+    with serving(app) as url:
+        expected = ("Failed to load resource",)
+        with watched_page(browser, url, allowed=("blob:", "data:", url), expected=expected) as watched:
+            page = watched.page
+            page.locator("#token-form").wait_for()
+            for given in ("wrong", token):
+                page.fill("#token", given)
+                page.get_by_role("button", name="Continue").click()
+                if given == "wrong":
+                    page.wait_for_function("() => !document.getElementById('token-form').hidden")
+            page.locator("#token-form").wait_for(state="hidden")
+            page.wait_for_selector("#examples-list img[src^='blob:']")
+            upload(page)
+            assert words(page) == list(said[0].words)
+            page.reload()
+            page.wait_for_selector("#examples-list img[src^='blob:']")
+            assert page.locator("#token-form").is_hidden()
 
 
 def test_a_phone(browser: Browser, url: str, said: list[Caption], tmp_path: Path) -> None:  # noqa: F811

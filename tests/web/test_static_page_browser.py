@@ -199,9 +199,7 @@ def test_words_alternatives_and_keys(page_folder: Path, toy: Checkpoint, browser
         page.keyboard.press("ArrowRight")
         assert f"Word 1 of {len(expected[0].words)}" in (page.text_content(".viewer-status") or "")
         page.locator("input[name=caption]").nth(2).check()
-        page.wait_for_function(
-            "text => document.getElementById('live').textContent === text", arg=f"Caption: {expected[2].text}"
-        )
+        page.locator("#live", has_text=f"Caption: {expected[2].text}").wait_for(state="attached")
         assert page.locator(".viewer-text").all_text_contents() == list(expected[2].words)
         assert "s in this browser" in (page.text_content("#note") or "")
 
@@ -218,7 +216,7 @@ def test_what_is_no_image_is_refused_and_the_next_is_not(
         page.wait_for_selector(READY)
         for name, reason in (("notes.jpg", "cannot open the file as an image"), ("empty.jpg", "This file is empty")):
             page.set_input_files("#file", tmp_path / name)
-            page.wait_for_function("text => document.getElementById('error').textContent.includes(text)", arg=reason)
+            page.locator("#error", has_text=reason).wait_for()
         page.set_input_files("#file", CAT)
         page.wait_for_selector("body[data-state=answered]")
         assert page.locator("#error").is_hidden()

@@ -28,6 +28,8 @@ from captioner.files import check_regular, read_lines
 
 SUFFIXES = (".jsonl", ".tsv")
 LONGEST = 1 << 26  # bytes of a line: a hundred vectors of 2,048 numbers have a fiftieth of it
+DIGITS = 9  # of a number of pixels or boxes
+FLOAT = np.dtype("<f4")
 Floats = NDArray[np.float32]
 
 
@@ -117,12 +119,23 @@ class _JsonLines(DetectionFile):
         for number, line in read_lines(self.path, longest=LONGEST):
             try:
                 values = json.loads(line)
-                key, boxes = values["file_name"], np.array(values["boxes"], np.float32).reshape(-1, 4)
+                key, boxes = values["file_name"], _boxes(values["boxes"])
                 size = (int(values["width"]), int(values["height"])) if "width" in values else None
+                if not isinstance(key, str):
+                    raise TypeError("a file name is text")
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 expected = '{"file_name": ..., "boxes": [[left, top, right, bottom], ...]}'
                 raise self.damaged(number, f"expected {expected}") from None
-            yield str(key), boxes, size
+            yield key, boxes, size
+
+
+def _boxes(values: Any) -> Floats:
+    """Return boxes (n, 4) of nested lists; numbers beyond single precision are infinite, and refused as such later."""
+    with np.errstate(over="ignore"):
+        boxes = np.array(
+            [[float(left), float(top), float(right), float(bottom)] for left, top, right, bottom in values]
+        )
+        return boxes.reshape(-1, 4).astype(np.float32)
 
 
 class _BottomUp(DetectionFile):
@@ -134,6 +147,8 @@ class _BottomUp(DetectionFile):
         dimensions = 0
         for number, fields in self._lines():
             counts[fields[0].decode("utf-8", "replace")] = count = self._number(number, fields[3])
+            if count * 4 * FLOAT.itemsize > len(fields[4]):  # base64 is longer than what it stands for
+                raise self.damaged(number, f"its base64 does not hold {count} boxes")
             if not dimensions and count:
                 dimensions = len(self._floats(number, fields[5], count, None)[0])
         return counts, dimensions
@@ -156,14 +171,14 @@ class _BottomUp(DetectionFile):
                 yield number, fields
 
     def _number(self, line: int, field: bytes) -> int:
-        if not field.isdigit():
+        if not field.isdigit() or len(field) > DIGITS:
             raise self.damaged(line, f"{field[:20]!r} is no number")
         return int(field)
 
     def _floats(self, line: int, field: bytes, count: int, columns: int | None) -> Floats:
         """Return numbers (count, columns)."""
         try:
-            flat = np.frombuffer(base64.b64decode(field, validate=True), np.dtype("<f4"))
+            flat = np.frombuffer(base64.b64decode(field, validate=True), FLOAT)
             table: Floats = flat.reshape(count, columns or (len(flat) // count if count else 0))
         except (ValueError, binascii.Error):
             raise self.damaged(line, f"its base64 does not hold {count} rows of numbers") from None

@@ -23,6 +23,7 @@ from captioner.model.encoders.imported import imported_encoder
 from captioner.model.encoders.region_cache import cache_folder, cache_identity
 
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
+_LARGEST = 65504  # that half precision holds
 _ASPECT = 0.02  # how far the shapes of an image and of the copy that boxes are of may be apart
 _Found = tuple[CaptionedImage, Prepared | ImageError, Floats]
 
@@ -127,8 +128,9 @@ def _detections(
             try:
                 geometry = _geometry(image, detection, longest)
                 vectors = detection.vectors[:longest]
-                if vectors.shape[1] != dimensions or not np.isfinite(vectors).all():
-                    raise ImageError(printable(image.file_name), f"its vectors are not {dimensions} finite numbers")
+                if vectors.shape[1] != dimensions or not (np.abs(vectors) <= _LARGEST).all():  # false for NaN
+                    reason = f"its vectors are not {dimensions} numbers from -{_LARGEST:,} to {_LARGEST:,}"
+                    raise ImageError(printable(image.file_name), reason)
                 regions[: len(vectors)] = vectors
                 yield image, Prepared(_NO_PIXELS, geometry), regions
             except ImageError as error:

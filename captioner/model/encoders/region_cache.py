@@ -226,7 +226,10 @@ def read_identity(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} has format {shown(identity.get('format'))}; this version reads {FORMAT_VERSION}")
     match identity:
         case {"grid": [int(rows), int(columns)], "dimensions": int(width), "preprocessing": dict()} if (
-            min(rows, columns, width) >= 1 and max(rows, columns) <= MOST_PIXELS and width <= WIDEST
+            {type(rows), type(columns), type(width)} == {int}  # true would pass for 1
+            and min(rows, columns, width) >= 1
+            and max(rows, columns) <= MOST_PIXELS
+            and width <= WIDEST
         ):
             return identity
     raise ValueError(f"{path} is damaged: it has no grid, dimensions or preprocessing; {ANEW} {folder}")

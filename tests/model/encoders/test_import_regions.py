@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.detections import Found, detect, write_jsonl, write_tsv
+from helpers.mutations import mutate_bytes, mutate_json, mutate_tensors, refusal_of
 from helpers.toy_captioner import write_images
 
 from captioner.datasets.dataset import CaptionedImage
@@ -159,6 +163,26 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, images: list[Captio
     refuse(tmp_path / "a.tsv", "a.tsv:1 is damaged: its base64")
     with pytest.raises(ValueError, match="name is 'a/b'"):
         import_regions(images, tmp_path / "out", [tmp_path / "a.tsv"], "a/b")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".tsv", ".safetensors"])
+def test_files_that_were_tampered_with_are_refused_or_read(
+    suffix: str, tmp_path: Path, images: list[CaptionedImage], found: dict[str, Found]
+) -> None:
+    refused = 0
+    for case in range(60):
+        folder, chance = tmp_path / str(case), random.Random(case)
+        folder.mkdir()
+        file = write_tsv(folder / "a.tsv", found, SIZE) if suffix == ".tsv" else write_jsonl(folder / "a.jsonl", found)
+        data = file.with_suffix(suffix).read_bytes()
+        if suffix == ".jsonl":
+            first, *others = data.splitlines(keepends=True)
+            data = mutate_json(json.loads(first), chance) + b"\n" + b"".join(others)
+        else:
+            data = (mutate_bytes if suffix == ".tsv" else mutate_tensors)(data, chance)
+        file.with_suffix(suffix).write_bytes(data)
+        refused += refusal_of(partial(import_regions, images, folder / "out", [file], "x")) is not None
+    assert refused > 10
 
 
 def test_no_pixels_are_read_for_imported_regions(tmp_path: Path, images: list[CaptionedImage]) -> None:

@@ -1,0 +1,160 @@
+"""Captions that people have corrected: lines {"image", "caption"}, taken over into a folder's record.
+
+A folder keeps them in corrections.jsonl, so that every later run, also one that captions all images anew, ends with
+what people wrote. An image is named as in the record, or by its file's name alone where only one image has that name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from captioner import files
+from captioner.captioning.derived import Derived
+from captioner.captioning.output_folder import OutputFolder
+from captioner.captioning.records import CAPTIONS, Record, read_lines, refuse_link, to_line
+from captioner.files import printable, replacing
+
+CORRECTIONS = "corrections.jsonl"
+LONGEST = 2000  # letters of a caption
+_MAX_BYTES = 500_000_000  # of a file of corrections: millions of them
+_MAX_LINE = 65_536  # bytes
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came of corrections: how many images have a caption that people chose, and the names that are unknown."""
+
+    corrected: int
+    unknown: tuple[str, ...]
+
+
+def read_corrections(path: Path) -> dict[str, str]:
+    """Return captions by the names of their images, of several the last; raise ValueError for a line that is wrong."""
+    found: dict[str, str] = {}
+    name = printable(str(path))
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            image, caption = values["image"], values["caption"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            image = caption = None
+        if not isinstance(image, str) or not isinstance(caption, str):
+            raise ValueError(f'{name}:{number} is not a correction; expected {{"image": "a.jpg", "caption": "..."}}')
+        text = " ".join(caption.split())
+        if not text or not text.isprintable() or len(text) > LONGEST:
+            raise ValueError(f"{name}:{number}: the caption must be a printable text of 1 to {LONGEST} letters")
+        found[image] = text
+    return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        for _, line in files.read_lines(path, longest=_MAX_LINE, most=_MAX_BYTES):
+            yield line
+    except OSError as error:
+        raise ValueError(f"cannot read {printable(str(path))}: {(error.strerror or str(error)).lower()}") from None
+
+
+def store_corrections(out: Path, corrections: Mapping[str, str]) -> None:
+    """Add corrections to those of a folder; what is said of an image last counts."""
+    target = out / CORRECTIONS
+    refuse_link(target)
+    known = read_corrections(target) if target.exists() else {}
+    with replacing(target) as file:
+        for image, caption in {**known, **corrections}.items():
+            file.write(to_line({"image": image, "caption": caption}))
+
+
+def apply_corrections(out: Path) -> Applied:
+    """Take a folder's corrections over into its record, which is written anew only where that changes it."""
+    target = out / CORRECTIONS
+    if not target.exists():
+        return Applied(0, ())
+    refuse_link(target)
+    corrections = read_corrections(target)
+    names = _match(corrections, out)
+    records = {image: corrections[given] for given, image in names.items()}
+    changed = [line for line in read_lines(out / CAPTIONS) if _differs(line.record, records)]
+    if changed:
+        with replacing(out / CAPTIONS) as file:
+            for line in read_lines(out / CAPTIONS):
+                caption = records.get(line.record["file_name"])
+                file.write(to_line(line.record if caption is None else corrected(line.record, caption)))
+    return Applied(len(names), tuple(name for name in corrections if name not in names))
+
+
+def _match(corrections: Mapping[str, str], out: Path) -> dict[str, str]:
+    """Return the record's name of each image that a correction names, without those that it names of none or of two."""
+    ends: dict[str, list[str]] = {}
+    exact: set[str] = set()
+    wanted = {name.rpartition("/")[2] for name in corrections}
+    for line in read_lines(out / CAPTIONS):
+        name = line.record["file_name"]
+        if name in corrections:
+            exact.add(name)
+        if (end := name.rpartition("/")[2]) in wanted:
+            ends.setdefault(end, []).append(name)
+    found: dict[str, str] = {}
+    for given in corrections:
+        alone = ends.get(given, [])
+        if given in exact:
+            found[given] = given
+        elif len(set(alone)) == 1:
+            found[given] = alone[0]
+    return found
+
+
+def _differs(record: Record, captions: Mapping[str, str]) -> bool:
+    caption = captions.get(record["file_name"])
+    return caption is not None and (record["text"] != caption or not record.get("corrected"))
+
+
+def corrected(record: Record, caption: str) -> Record:
+    """Return a record with the caption that somebody chose or wrote, marked `corrected`.
+
+    A caption that the model gave too, among the alternatives, changes places with the first, and keeps its words and
+    attention. Another is the `text` beside the model's words, and `model_text` is what the model said.
+    """
+    found = {**record, "corrected": True}
+    found["text"] = found.pop("model_text", found["text"])  # as the model had it
+    alternatives = list(found.get("alternatives", ()))
+    place = next((place for place, other in enumerate(alternatives) if other["text"] == caption), None)
+    if found["text"] == caption:
+        return found
+    if place is None:
+        return {**found, "text": caption, "model_text": found["text"]}
+    chosen = alternatives[place]
+    alternatives[place] = {key: found[key] for key in chosen}
+    return {**found, **chosen, "alternatives": alternatives}
+
+
+def written_caption(record: Record) -> str | None:
+    """Return the caption that somebody wrote for the image of a record, None where it is one of the model's."""
+    return str(record["text"]) if record.get("corrected") and "model_text" in record else None
+
+
+def correct_folder(out: Path, path: Path, finish: Callable[[Derived], None] = lambda derived: None) -> Applied:
+    """Take corrections over into a folder's record, and bring the tables and sidecars that are there up to date.
+
+    `finish` brings up to date what other rooms make of the record. Raises ValueError, and changes nothing, where no
+    correction is of an image in the record.
+    """
+    corrections = read_corrections(path)
+    if not (out / CAPTIONS).is_file():
+        raise ValueError(f"{out / CAPTIONS} is not there; caption the images into {out} first")
+    with OutputFolder(out) as folder:
+        folder.recover()
+        if not _match(corrections, out):
+            name = printable(str(path))
+            raise ValueError(f"none of the {len(corrections):,} images in {name} has a caption in {out}")
+        store_corrections(out, corrections)
+        applied = apply_corrections(out)
+        derived = Derived(out)
+        derived.bring_up_to_date(())
+        finish(derived)
+    return applied
