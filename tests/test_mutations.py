@@ -18,7 +18,7 @@ from helpers.toy_checkpoints import make_checkpoint
 from helpers.toy_learner import make_batch, make_learner, some_regions
 
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, read_lines, recorded_captions, to_line
-from captioner.commands.models import _table
+from captioner.commands.models import models_table
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.describe import describe
 from captioner.files import digest
@@ -91,7 +91,7 @@ def use_checkpoint(folder: Path) -> None:
     search(decoder, regions, SearchConfig(method="sample", maximum_length=5), seeds=[1])
     if checkpoint.encoder.name != "efficientnet-lite0":
         checkpoint.build_encoder()
-    _table([summarise(folder)], None)
+    models_table([summarise(folder)])
 
 
 def write_checkpoint(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_checkpoints_whose_manifest_was_changed(tmp_path: Path) -> None:
 
 
 def test_scores_that_were_changed(tmp_path: Path) -> None:
-    try_all(tmp_path, write_checkpoint, spoil_json(SCORES), lambda folder: _table([summarise(folder)], None))
+    try_all(tmp_path, write_checkpoint, spoil_json(SCORES), lambda folder: models_table([summarise(folder)]))
 
 
 def replace_tensors(folder: Path, role: str, data: bytes) -> None:
