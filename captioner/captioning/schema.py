@@ -72,6 +72,8 @@ def record_schema() -> dict[str, Any]:
                 "description": "what was made of the model's words: sentence, prefix, suffix",
             },
             "file": _FILE,
+            "corrected": {"type": "boolean", "description": "somebody chose or wrote the text"},
+            "model_text": {**_TEXT, "description": "what the model said, where somebody wrote another text"},
         },
         "required": ["file_name", *REQUIRED, "model", "search"],
     }
