@@ -14,7 +14,7 @@ MANIFEST = "checkpoint.json"  # of a checkpoint folder, see `checkpoint_files`
 SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
-_HOW_TO = "train one with `captioner train experiments/flickr8k-soft.yaml` and name its folder"
+_HOW_TO = "train one with `captioner train flickr8k-soft` and name its folder"
 
 
 def bundled_models() -> list[str]:
