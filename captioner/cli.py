@@ -20,7 +20,7 @@ from captioner.commands.evaluate import add_evaluate
 from captioner.commands.models import add_export, add_models
 from captioner.commands.overlay import add_overlay
 from captioner.commands.serve import add_serve
-from captioner.commands.train import add_train
+from captioner.commands.train import add_compare, add_recipes, add_train
 
 COMMANDS = (
     add_caption,
@@ -29,9 +29,11 @@ COMMANDS = (
     add_describe,
     add_features,
     add_train,
+    add_compare,
     add_evaluate,
     add_export,
     add_models,
+    add_recipes,
     add_inspect,
     add_encoders,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from captioner.training.log import read_log
+
 # Steps are noisy: each curve is also drawn as a mean over so many parts of the log.
 PARTS = 100
 PANELS = (
-    ("loss", ("loss", "cross_entropy", "penalty", "reinforce", "reward")),
+    ("loss", ("loss", "cross_entropy", "validation_loss", "penalty", "reinforce", "reward")),
     ("scores in per cent", ("bleu1", "bleu2", "bleu3", "bleu4", "cider")),
     ("attention", ("attention_entropy", "residual", "movement")),
     ("learning rate", ("rate",)),
@@ -23,7 +24,7 @@ PANELS = (
 
 def draw_curves(log: Path, picture: Path) -> None:
     """Draw the numbers of a log.jsonl into a PNG; a log without lines gives empty panels."""
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    lines = read_log(log)
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
