@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from captioner.datasets.annotations import (
 )
 from captioner.datasets.vocabulary import tokenize
 from captioner.files import write_whole
+from captioner.images.finding import find_images
 
 __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "Problems", "load_dataset"]
 
@@ -186,6 +188,9 @@ def _choose_format(root: Path, asked: str | None) -> str:
     found = [name for name, candidate in automatic.items() if not candidate.last and candidate.recognises(root)]
     if not found:
         found = [name for name, candidate in automatic.items() if candidate.last and candidate.recognises(root)]
+    if not found and any(find_images([root], recursive=True)):
+        add = "a metadata.csv or metadata.jsonl with file_name and text, or a text file beside each image"
+        raise ValueError(f"{root} has images but no captions that are known; add {add}")
     if not found:
         formats = "; ".join(f"{name}: {candidate.looks_like}" for name, candidate in FORMATS.items())
         raise ValueError(f"no known data set in {root}, expected one of these: {formats}")
@@ -237,7 +242,9 @@ def _check_tolerance(root: Path, reading: Reading, tolerance: float) -> None:
         if unusable <= tolerance * total:
             continue
         counts = ", ".join(f"{problems.count(kind)} x {kind}" for kind in kinds if problems.count(kind))
-        first = problems.first(*kinds)[: Problems.kept]
+        # Of lines that are wrong in the same way, as where a file is not UTF-8, the first is enough.
+        alike = {re.sub(r"\d+", "", problem.detail): problem for problem in reversed(problems.first(*kinds))}
+        first = [problem for problem in problems.first(*kinds) if problem in alike.values()][: Problems.kept]
         examples = "; ".join(f"{problem.where}: {problem.detail}" for problem in first)
         raise ValueError(
             f"{unusable} of {total} {what} in {root} are unusable ({unusable / total:.1%}, "

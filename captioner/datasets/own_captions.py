@@ -119,9 +119,10 @@ def _csv_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str
 
 def _csv_header(path: Path, line: str) -> tuple[list[str], str]:
     """Return the columns that a first line names, and what separates them: a comma, a semicolon or a tab."""
-    headers = {each: [name.strip().lower() for name in line.replace('"', "").split(each)] for each in (",", ";", "\t")}
+    headers = {each: [name.strip() for name in line.replace('"', "").split(each)] for each in (",", ";", "\t")}
     for delimiter, columns in headers.items():
-        if set(columns) & set(NAMES) and set(columns) & set(TEXTS):
+        known = {name.lower() for name in columns}
+        if known & set(NAMES) and known & set(TEXTS):
             return columns, delimiter
     found = max(headers.values(), key=len)
     raise ValueError(f"{path} has the columns {', '.join(found)}; expected {EXPECTED}")

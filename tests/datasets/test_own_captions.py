@@ -293,3 +293,21 @@ def test_parquet_without_pyarrow_tells_what_to_install(tmp_path: Path, monkeypat
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match=r"metadata.parquet needs pyarrow, .*: pip install 'captioner\[parquet\]'$"):
         load_dataset(tmp_path)
+
+
+# --- what is said
+
+
+def test_lines_that_are_wrong_in_the_same_way_are_told_once(tmp_path: Path) -> None:
+    write_images(tmp_path, "a.jpg")
+    content = "image;caption\n" + "a.jpg;Ein Hund l\u00e4uft\n" * 9
+    (tmp_path / "metadata.csv").write_bytes(content.encode("cp1252"))
+    expected = r"First: metadata.csv:2: byte 0xe4 at position 17 is not UTF-8$"
+    with pytest.raises(ValueError, match=expected):
+        load_dataset(tmp_path)
+
+
+def test_images_without_captions_are_told_what_to_add(tmp_path: Path) -> None:
+    write_images(tmp_path, "deep/a.jpg")
+    with pytest.raises(ValueError, match=r"has images but no captions that are known; add a metadata.csv or "):
+        load_dataset(tmp_path)

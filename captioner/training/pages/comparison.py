@@ -113,7 +113,7 @@ def _samples(runs: Sequence[Run]) -> Html:
     for run in runs:
         epoch, samples = run.best_samples() or (0, [])
         for sample in samples:
-            shown = sample_figure(sample, _picture(run.folder, sample), label=f"{run.name}, epoch {epoch}")
+            shown = sample_figure(sample, *_picture(run.folder, sample), label=f"{run.name}, epoch {epoch}")
             by_image.setdefault(sample["image"], []).append(shown)
     if not by_image:
         return Html()
@@ -121,12 +121,13 @@ def _samples(runs: Sequence[Run]) -> Html:
     return section("samples", "Samples", tag("p", "At the best epoch of each run.", class_="muted"), *groups)
 
 
-def _picture(folder: Path, sample: Line) -> str | None:
+def _picture(folder: Path, sample: Line) -> tuple[str | None, tuple[int, int] | None]:
+    """Return the word grid of a sample as a data URI, and its size."""
     if sample["overlay"] is None:
-        return None
+        return None, None
     try:
         picture = open_image(folder / sample["overlay"])
     except ImageError:
-        return None
+        return None, None
     picture.thumbnail((WIDEST, WIDEST))
-    return jpeg(picture)
+    return jpeg(picture), picture.size

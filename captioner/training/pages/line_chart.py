@@ -28,14 +28,17 @@ class Curve:
     dashed: bool = False
 
 
-def line_chart(title: str, curves: Sequence[Curve], *, digits: int = 2) -> Html | None:
-    """Return curves over steps, with a legend that tells their last values; None where there is nothing to draw."""
+def line_chart(title: str, curves: Sequence[Curve], *, steps: float = 0, digits: int = 2) -> Html | None:
+    """Return curves over `steps` or as far as they go; None where there is nothing to draw.
+
+    A legend tells their last values, with so many `digits` after the point; none are for 1.00e-04.
+    """
     curves = [curve for curve in curves if curve.points]
     if not curves:
         return None
     xs = [x for curve in curves for x, _ in curve.points]
     ys = sorted(y for curve in curves for _, y in curve.points)
-    right, low = max(xs), ys[0]
+    right, low = max(steps, *xs), ys[0]
     high = ys[-1] if len(ys) < DOTTED else ys[math.ceil(USUAL * len(ys)) - 1]
     x_ticks, y_ticks = [x for x in _ticks(0.0, right) if 0 <= x <= right], _ticks(low, high)
     bottom, top = min(low, y_ticks[0]), max(high, y_ticks[-1])
@@ -105,7 +108,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _number(value: float) -> str:
     if value and abs(value) < 0.001:
-        return f"{value:.0e}".replace("e-0", "e-")
+        return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-")
     if abs(value) >= 10_000:
         return f"{value / 1000:,.4g}k"
     return f"{value:,.6g}"

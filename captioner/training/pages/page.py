@@ -50,13 +50,14 @@ def run_charts(curves: RunCurves) -> list[Html]:
     found = []
     for title, digits, names in CHARTS:
         lines = [Curve(label, points, place) for place, (label, points) in enumerate(_named(curves, names))]
-        found.append(line_chart(title, lines, digits=digits))
+        found.append(line_chart(title, lines, steps=curves.step, digits=digits))
     return [chart for chart in found if chart is not None]
 
 
 def compared_charts(runs: Mapping[str, RunCurves]) -> list[Html]:
     """Return a chart of each number, with the curves of all runs in it."""
     found = []
+    steps = max(curves.step for curves in runs.values())
     for title, digits, names in CHARTS:
         for label in names.values():
             lines = [
@@ -64,7 +65,8 @@ def compared_charts(runs: Mapping[str, RunCurves]) -> list[Html]:
                 for place, (run, curves) in enumerate(runs.items())
                 for own, points in _named(curves, {tag: name for tag, name in names.items() if name == label})
             ]
-            found.append(line_chart(title if len(names) == 1 else f"{title}: {label}", lines, digits=digits))
+            heading = title if len(names) == 1 else f"{title}: {label}"
+            found.append(line_chart(heading, lines, steps=steps, digits=digits))
     return [chart for chart in found if chart is not None]
 
 
@@ -86,7 +88,8 @@ def sample_figure(sample: Line, picture: str | None, size: tuple[int, int] | Non
     width, height = size or (None, None)
     alt = f"Where the model looked for each word of: {sample['caption']}"
     missing = tag("p", f"{sample['image']} could not be read", class_="problem")
-    shown = tag("img", src=picture, alt=alt, width=width, height=height, loading="lazy") if picture else missing
+    lazy = None if picture and picture.startswith("data:") else "lazy"
+    shown = tag("img", src=picture, alt=alt, width=width, height=height, loading=lazy) if picture else missing
     references = (tag("li", quote(text)) for text in sample["references"])
     words = tag(
         "div",
