@@ -22,6 +22,7 @@ from captioner.evaluation.tables import label
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import SearchConfig
+from captioner.model.regions import Regions
 from captioner.model.search.beam import beam_search
 
 BATCH = 64  # images
@@ -54,7 +55,8 @@ def main() -> None:
                 found = []
                 for start in range(0, len(images), BATCH):
                     names = [image.file_name for image in images[start : start + BATCH]]
-                    regions = torch.from_numpy(cache.regions(names)).float()  # (B, L, D)
+                    features, mask = torch.from_numpy(cache.regions(names)).float(), cache.mask(names)  # (B, L, D)
+                    regions = Regions(features, torch.from_numpy(mask) if mask is not None else None)
                     captions = beam_search(decoder, regions, config)
                     found += [checkpoint.vocabulary.words(best.ids) for (best,) in captions]
                 texts, references = [join_words(words) for words in found], [image.captions for image in images]

@@ -225,7 +225,7 @@ def test_an_interrupted_run_says_so_and_can_go_on(tmp_path: Path, number: signal
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "HOLD": "captioner.model.encoders.fill_cache:_Writer.write=2"},
+        env={**os.environ, "HOLD": "captioner.model.encoders.fill_cache:Writer.write=2"},
     )
     wait_until(lambda: any(index.stat().st_size for index in out.glob("*/index.jsonl")), lambda: process.poll() is None)
     process.send_signal(number)

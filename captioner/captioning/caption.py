@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,11 @@ class Caption:
     words: tuple[str, ...]
     probabilities: NDArray[np.float32]  # (T,), of each word
     log_prob: float  # of all words and the end marker
-    attention: NDArray[np.float32]  # (T, rows, columns), each word's weights sum to one
+    attention: NDArray[np.float32]  # (T, rows, columns), or (T, 1, boxes); each word's weights sum to one
     beta: NDArray[np.float32]  # (T,), 0..1, how much of the context each word let in
-    geometry: Geometry  # where the grid lies on the original pixels
+    geometry: Geometry  # where the grid or the boxes lie on the original pixels
     source: ImageSource | None = None  # what it was made of
+    heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
 
     def __post_init__(self) -> None:
         count = len(self.words)
@@ -45,9 +46,16 @@ class Caption:
         shape = self.attention.shape
         if len(shape) != 3 or shape[0] != count or 0 in shape[1:]:
             raise ValueError(f"attention has the shape {shape}; {count} words need ({count}, rows, columns)")
-        sums = self.attention.sum(axis=(1, 2), dtype=np.float64)  # (T,)
-        if not (np.all(self.attention >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
-            raise ValueError(f"attention sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
+        boxes = self.geometry.boxes
+        if boxes is not None and shape[1:] != (1, len(boxes)) and count:
+            raise ValueError(f"attention has the shape {shape}; {len(boxes)} boxes need ({count}, 1, {len(boxes)})")
+        _check_weights("attention", self.attention)
+        if self.heads is not None:
+            rest = self.heads.shape[1:]
+            if len(rest) != 4 or 0 in rest or (len(self.heads), *rest[2:]) != shape:
+                expected = f"({count}, layers, heads, {shape[1]}, {shape[2]})"
+                raise ValueError(f"heads has the shape {self.heads.shape}; attention of {shape} needs {expected}")
+            _check_weights("heads", self.heads)
 
     def __repr__(self) -> str:
         rows, columns = self.attention.shape[1:]
@@ -57,7 +65,8 @@ class Caption:
     def to_dict(self, *, attention: bool = True) -> dict[str, Any]:
         """Return plain values for JSON, as records hold them: rounded, with attention, gates and geometry or without.
 
-        Weights are (T, rows, columns) as lists. `from_dict` makes the caption again, but for its image.
+        Weights are (T, rows, columns) as lists, and those of heads, where they are known, (T, layers, heads, rows,
+        columns). `from_dict` makes the caption again, but for its image.
         """
         values: dict[str, Any] = {
             "text": self.text,
@@ -67,8 +76,10 @@ class Caption:
         }
         if attention:
             values["attention"] = self.attention.astype(float).round(_GRID_DECIMALS).tolist()
+            if self.heads is not None:
+                values["heads"] = self.heads.astype(float).round(_GRID_DECIMALS).tolist()
             values["beta"] = [_round(value) for value in self.beta.tolist()]
-            values["geometry"] = {**asdict(self.geometry), "box": list(self.geometry.box)}
+            values["geometry"] = self.geometry.to_dict()
         return values
 
     @classmethod
@@ -77,13 +88,10 @@ class Caption:
 
         A caption without words has a grid of one cell, since its values do not tell it.
         """
-        geometry = values["geometry"]
-        width, height = int(geometry["width"]), int(geometry["height"])
-        left, top, right, bottom = map(float, geometry["box"])
-        if width < 1 or height < 1 or not (left < right and top < bottom):
-            raise ValueError(f"its geometry is {geometry}")
+        geometry = Geometry.from_dict(values["geometry"])
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
+        heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
         return cls(
             str(values["text"]),
             words,
@@ -91,8 +99,9 @@ class Caption:
             float(values["log_prob"]),
             attention if words else attention.reshape(0, 1, 1),
             np.asarray(values["beta"], dtype=np.float32),
-            Geometry(width, height, (left, top, right, bottom), bool(geometry["flipped"])),
+            geometry,
             source,
+            heads,
         )
 
     def open_source(self) -> Image.Image:
@@ -118,6 +127,13 @@ class Caption:
         from captioner.figures.notebook import caption_html
 
         return caption_html(self)
+
+
+def _check_weights(name: str, weights: NDArray[np.float32]) -> None:
+    """Raise ValueError unless weights (..., rows, columns) are positive and sum to one."""
+    sums = weights.sum(axis=(-2, -1), dtype=np.float64)  # (...)
+    if not (np.all(weights >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
+        raise ValueError(f"{name} sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
 
 
 def _round(value: float) -> float:

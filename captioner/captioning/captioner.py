@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
+from captioner.captioning.all_looks import all_looks, with_heads
 from captioner.captioning.caption import Caption, Result
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.vocabulary import Vocabulary, join_words
@@ -26,6 +27,8 @@ from captioner.images.preprocessing import Prepared
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
+from captioner.model.encoders.region_cache import grid_mask
+from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, search
 from captioner.processes import choose_device
 from captioner.threads import available_cores, map_ahead
@@ -133,7 +136,8 @@ class Captioner:
         (3, height, width), of uint8, 0..255, or floats, 0..1. The first that cannot be read raises `ImageError`.
         `n_best` gives a list of so many captions for each image, the best first, fewer where groups of beams find the
         same. The settings of the search (see `SearchConfig`) are `beam` and `groups`, or `sample=True` with
-        `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time.
+        `temperature`, `top_k`, `top_p` and `seed`. `batch_size` is how many images are encoded at a time. With
+        `heads=True` a caption has the weights of every layer and head too.
         """
         options = make_options(n_best=n_best, **settings)
         several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
@@ -162,11 +166,27 @@ class Captioner:
 
         `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
         """
-        found = search(self.decoder, regions, options.search, options.n_best, seeds)
-        return [
-            [make_caption(hypothesis, self.vocabulary, geometry, self.grid) for hypothesis in hypotheses]
+        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds)
+        captions = [
+            [
+                make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))
+                for hypothesis in hypotheses
+            ]
             for hypotheses, geometry in zip(found, geometries, strict=True)
         ]
+        if not options.heads:
+            return captions
+        words = [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in found]
+        looks = all_looks(self.decoder, self.masked(regions, geometries), words, self.grid)
+        return [
+            [with_heads(caption, heads) for caption, heads in zip(*each, strict=True)]
+            for each in zip(captions, looks, strict=True)
+        ]
+
+    def masked(self, regions: Tensor, geometries: Sequence[Geometry]) -> Regions:
+        """Return regions (B, L, D) with a mask of those that their images have, by where they lie on them."""
+        mask = grid_mask([self.preprocessing.filled(geometry) for geometry in geometries], self.grid)
+        return Regions(regions, torch.from_numpy(mask).to(self.device) if mask is not None else None)
 
 
 def _rebuild(checkpoint: Checkpoint, settings: dict[str, Any]) -> Captioner:
@@ -190,15 +210,25 @@ def load(
     return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress, name=name)
 
 
-def make_caption(hypothesis: Hypothesis, vocabulary: Vocabulary, geometry: Geometry, grid: tuple[int, int]) -> Caption:
-    """Return what a search found as a caption, for people to read."""
+def make_caption(
+    hypothesis: Hypothesis,
+    vocabulary: Vocabulary,
+    geometry: Geometry,
+    grid: tuple[int, int],
+    filled: tuple[int, int] | None = None,
+) -> Caption:
+    """Return what a search found as a caption, for people to read.
+
+    Its attention is over the rows and columns of the grid that the image has `filled`, by default all of them.
+    """
+    rows, columns = filled or grid
     words = vocabulary.words(hypothesis.ids)
     return Caption(
         join_words(words),
         tuple(words),
         hypothesis.probabilities.float().cpu().numpy().clip(0, 1),  # a logarithm's rounding may lead above 1
         hypothesis.log_prob,
-        hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid),
+        hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid)[:, :rows, :columns],
         hypothesis.beta.float().cpu().numpy().clip(0, 1),
         geometry,
     )

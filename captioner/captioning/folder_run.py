@@ -135,7 +135,7 @@ class _Run:
     ) -> None:
         self.folder, self.model, self.options, self.output = folder, model, options, output
         self.pictures, self.listen, self.progress = pictures, listen, progress
-        self.origin = Origin(model.digest, options.identity(), output.attention)
+        self.origin = Origin(model.digest, options.identity(), output.attention, options.heads)
         self.known = folder.read_known(self.origin, output.existing)
         self.found = self.captioned = self.skipped = 0
         self.failed: list[bytes] = []

@@ -15,7 +15,7 @@ EXISTING = ("skip", "overwrite", "error")
 
 
 class CaptionSettings(TypedDict, total=False):
-    """The keywords of a Python call, for type checkers: `sample`, and `SETTINGS` without `n_best` and `workers`."""
+    """The keywords of a Python call, for type checkers: `SETTINGS` but `n_best` and `workers`, `sample` and `heads`."""
 
     beam: int | None
     groups: int | None
@@ -30,6 +30,7 @@ class CaptionSettings(TypedDict, total=False):
     maximum_length: int | None
     no_repeat: int | None
     batch_size: int | None
+    heads: bool
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class CaptionOptions:
     """How images are captioned: the search, how many captions of each, and how many images at a time.
 
     A `batch_size` or number of `workers` of None is chosen by the program; neither changes what is said. The `seed`
-    decides, with an image's name or place, what is drawn for it.
+    decides, with an image's name or place, what is drawn for it. With `heads`, captions have the weights of every layer
+    and head of a decoder with several beside those that are their attention.
     """
 
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -45,6 +47,7 @@ class CaptionOptions:
     seed: int = setting(0, "seed of the samples", "SEED", method="sample", served=(-(2**63), 2**63 - 1))
     batch_size: int | None = setting(None, "caption N images at a time (default: chosen automatically)", least=1)
     workers: int | None = setting(None, "decode images in N threads (default: one per core)", least=1)
+    heads: bool = False
 
     def __post_init__(self) -> None:
         check_settings("", self)
@@ -81,6 +84,7 @@ def make_options(
     seed: int | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
+    heads: bool = False,
     **search: float | None,
 ) -> CaptionOptions:
     """Return options with some settings given; None is the default, a beam wide enough for `n_best` in `groups`.
@@ -96,7 +100,7 @@ def make_options(
         wanted, groups = max(SearchConfig.beam, n_best or 1), max(given.get("groups", 1), 1)
         given["beam"] = -(-wanted // groups) * groups
     return CaptionOptions(
-        SearchConfig(method, **given), 1 if n_best is None else n_best, seed or 0, batch_size, workers
+        SearchConfig(method, **given), 1 if n_best is None else n_best, seed or 0, batch_size, workers, heads
     )
 
 

@@ -36,6 +36,7 @@ class Origin:
     model: str
     search: dict[str, Any]
     attention: bool = False
+    heads: bool = False
 
     def difference(self, record: Record) -> str | None:
         """Return in what a record is another than this origin makes, None where it is not."""
@@ -49,7 +50,10 @@ class Origin:
         for name in {**search, **self.search}:
             if search.get(name) != self.search.get(name):
                 return f"with {name} {search.get(name)}, not {self.search.get(name)}"
-        return "without attention" if self.attention and "attention" not in record else None
+        for name, wanted in (("attention", self.attention), ("heads", self.heads)):
+            if wanted and name not in record:
+                return f"without {name}"
+        return None
 
 
 def caption_record(name: str, captions: Sequence[Caption], origin: Origin) -> Record:

@@ -40,6 +40,20 @@ def checking_usage() -> Iterator[None]:
 class Parser(argparse.ArgumentParser):
     """A parser that raises `UsageError`, so that wrong usage is one line, whoever finds it."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; an option that may stand alone takes the next one only where it is one of its choices.
+
+        So `--attention photos` leaves the folder to be captioned.
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        for action in self._actions:
+            if action.nargs == "?" and action.option_strings and action.choices is not None:
+                for place, word in enumerate(given):
+                    alone = given[place + 1 : place + 2] == [] or given[place + 1] not in action.choices
+                    if word in action.option_strings and alone:
+                        given[place] = f"{word}={action.const}"
+        return super().parse_known_args(given, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
         raise UsageError(f"{message}; see `{self.prog} --help`")
@@ -92,7 +106,7 @@ def add_search_arguments(group: Any) -> None:
 
 def read_search(options: argparse.Namespace) -> CaptionOptions:
     """Return what the arguments ask for; a seed counts for samples only, and may mean something else to the command."""
-    given = {name: getattr(options, name, None) for name in SETTINGS}
+    given: dict[str, Any] = {name: getattr(options, name, None) for name in SETTINGS}
     if not options.sample:
         given["seed"] = None
     with checking_usage():
@@ -163,7 +177,9 @@ def add_encoder_arguments(parser: Any) -> None:
     group.add_argument(
         "--layer", metavar="strideN", help="the layer that gives regions, such as stride16 (default: last)"
     )
-    group.add_argument("--fit", choices=FITS, help="make images square by cropping or squashing (default: squash)")
+    group.add_argument(
+        "--fit", choices=FITS, help="make images square: squash, crop, or pad with masked cells (default: squash)"
+    )
     group.add_argument(
         "--weights", metavar="W", default=default.weights, help=f"{', '.join(WEIGHTS)}, or a safetensors file"
     )
@@ -190,6 +206,29 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
             bar.update(done - bar.n)
 
         yield show
+
+
+def add_features_argument(parser: Any) -> None:
+    """Add --features."""
+    parser.add_argument(
+        "--features",
+        type=Path,
+        metavar="DIR",
+        help="read regions from caches here that fit a model",
+    )
+
+
+def with_features(model: Captioner, features: Path | None) -> Captioner:
+    """Return a model that reads regions from the cache below a folder that is of its encoder, where one is named."""
+    if features is None:
+        return model
+    from captioner.evaluation.model_captions import SplitCaptioner, open_cache
+
+    cache = open_cache(features, model.encoder_identity)
+    if cache is None:
+        say(f"{model.name}: no regions of its encoder in {features}; images are encoded")
+        return model
+    return SplitCaptioner(model, [], cache)
 
 
 def add_model_argument(parser: Any, *, several: str | None = None, default: str = DEFAULT) -> None:

@@ -20,6 +20,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_features_argument,
     add_model_argument,
     add_search_arguments,
     add_setting,
@@ -31,6 +32,7 @@ from captioner.commands.arguments import (
     read_search,
     say,
     search_beside_encoding,
+    with_features,
 )
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 OVERLAYS = "overlays"  # the folder of overlays in --out
 LIST = "-"  # the path that stands for a list on standard input
+ATTENTION = ("mean", "all")  # what `--attention` records: the weights that are alpha, or those of all heads too
 
 
 def add_caption(commands: Any) -> None:
@@ -57,6 +60,7 @@ def add_caption(commands: Any) -> None:
     parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
     add_model_argument(parser)
+    add_features_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
     add_setting(parser, "workers")
@@ -83,7 +87,14 @@ def _add_output_arguments(group: Any) -> None:
         default="skip",
         help="images that have captions in DIR already: keep those, replace them, or stop",
     )
-    group.add_argument("--attention", action="store_true", help="also record the attention of each word")
+    group.add_argument(
+        "--attention",
+        nargs="?",
+        const="mean",
+        choices=ATTENTION,
+        metavar="all",
+        help="also record the attention of each word; all: of every layer and head of a transformer too",
+    )
     group.add_argument("--overlays", action="store_true", help="draw where the model looked, into DIR/overlays")
     group.add_argument("--gallery", action="store_true", help="write DIR/gallery.html, a page to explore the captions")
     group.add_argument("--beside", action="store_true", help="also write a text file next to each image")
@@ -100,11 +111,11 @@ def run_caption(options: argparse.Namespace) -> int:
     """Caption images onto standard output, or into a folder."""
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
-    captioning = read_search(options)
+    captioning = replace(read_search(options), heads=options.attention == "all")
     output = OutputOptions(
         options.format,
         options.existing,
-        attention=options.attention or options.gallery,
+        attention=options.attention is not None or options.gallery,
         beside=options.beside,
     )
     _check_output(options, output)
@@ -114,6 +125,7 @@ def run_caption(options: argparse.Namespace) -> int:
 
     threads = cores_per_process()
     model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
     if options.out:
@@ -133,7 +145,7 @@ def _check_output(options: argparse.Namespace, output: OutputOptions) -> None:
     wanted = {
         "--format": output.formats != ("jsonl",),
         "--existing": output.existing != "skip",
-        "--attention": options.attention,
+        "--attention": options.attention is not None,
         "--overlays": options.overlays,
         "--gallery": options.gallery,
         "--beside": output.beside,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.commands.arguments import (
+    UsageError,
     add_command,
     add_dataset_arguments,
     add_device_argument,
@@ -54,6 +55,17 @@ def add_features(commands: Any) -> None:
     parser = add_command(commands, "features", run_features, "encode the images of a data set into a region cache")
     add_dataset_arguments(parser)
     add_encoder_arguments(parser)
+    group = parser.add_argument_group("regions of a detector, instead of an encoder's")
+    group.add_argument(
+        "--import",
+        dest="files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="take boxes and vectors from .jsonl (with .safetensors) or bottom-up .tsv files",
+    )
+    group.add_argument("--name", help="what to call them: encoder.name=imported/NAME (default: as the first file)")
+    group.add_argument("--most", type=positive, metavar="N", help="keep the first N boxes of each image (default: all)")
     parser.add_argument("--split", help="encode only this split (default: all)")
     parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the caches (default: features/NAME-OF-DATA)")
@@ -64,7 +76,11 @@ def add_features(commands: Any) -> None:
 
 
 def run_features(options: argparse.Namespace) -> int:
-    """Fill the region caches of a data set, plain and mirrored."""
+    """Fill the region caches of a data set, plain and mirrored, or import one."""
+    if options.files:
+        return _run_import(options)
+    if options.name is not None or options.most is not None:
+        raise UsageError("--name and --most go with --import")
     config = encoder_config(options)
     dataset = read_dataset(options)
     for note in dataset.notes:
@@ -97,3 +113,31 @@ def run_features(options: argparse.Namespace) -> int:
         done = f"{report.encoded:,} encoded ({rate:.1f} per second)" if report.encoded else "nothing to encode"
         print(f"{folder}: {done}, {report.skipped:,} encoded before, {len(report.refused):,} refused")
     return int(failed)
+
+
+def _run_import(options: argparse.Namespace) -> int:
+    """Fill the region cache of a data set from files of detected regions."""
+    if options.flips:
+        raise UsageError("--flips needs an encoder; imported regions cannot be mirrored")
+    dataset = read_dataset(options)
+    for note in dataset.notes:
+        say(note)
+    images = dataset.split(options.split) if options.split else dataset.images
+    from captioner.model.encoders.import_regions import import_regions
+
+    root = options.out or Path("features") / dataset.root.resolve().name
+    name = options.name or options.files[0].stem
+    with progress_bar("regions", quiet=options.quiet) as progress:
+        folder, report = import_regions(images, root, options.files, name, most=options.most, progress=progress)
+    for reason in report.refused:
+        complain(reason)
+    for count, what in (
+        (report.absent, "images of the data without regions"),
+        (report.unknown, "images of the files that are not in the data"),
+        (report.cut, f"images of which only the first {options.most} boxes are kept"),
+    ):
+        if count:
+            say(f"{what}: {count:,}")
+    done = f"{report.encoded:,} imported" if report.encoded else "nothing to import"
+    print(f"{folder}: {done}, {report.skipped:,} imported before, {len(report.refused):,} refused")
+    return int(bool(report.refused))

@@ -13,6 +13,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_features_argument,
     add_reading_arguments,
     add_search_arguments,
     add_setting,
@@ -52,7 +53,7 @@ def add_evaluate(commands: Any) -> None:
     )
     parser.add_argument("--human", action="store_true", help="also score the references against each other")
     parser.add_argument("--limit", type=positive, metavar="N", help="take only N images, spread over the split")
-    parser.add_argument("--features", type=Path, metavar="DIR", help="read regions from caches here that fit a model")
+    add_features_argument(parser)
     parser.add_argument(
         "--existing",
         choices=EXISTING,

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_features_argument,
     add_model_argument,
     add_search_arguments,
     checking_usage,
@@ -25,6 +27,7 @@ from captioner.commands.arguments import (
     progress_bar,
     read_device,
     read_search,
+    with_features,
 )
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import ANIMATIONS, DPI, FIGURES, KINDS, WIDTH, OverlayOptions, draw_overlays
@@ -58,6 +61,7 @@ def add_overlay(commands: Any) -> None:
 
 def _add_model_arguments(group: Any) -> None:
     add_model_argument(group, several="give two to compare them")
+    add_features_argument(group)
     add_device_argument(group)
     group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say TEXT")
     add_search_arguments(group)
@@ -94,6 +98,7 @@ def run_overlay(options: argparse.Namespace) -> int:
     _check(options)
     captioning = read_search(options)
     drawing = _drawing(options)
+    captioning = replace(captioning, heads="heads" in drawing.kinds)
     results, total = _from_records(options) if options.records else _from_models(options, captioning)
     options.out.mkdir(parents=True, exist_ok=True)
     work = _Work(options, drawing)
@@ -178,7 +183,8 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
     from captioner.captioning.captioner import load
 
     device = read_device(options)
-    models = [load(folder, device=device, progress=not options.quiet) for folder in folders]
+    loaded = (load(folder, device=device, progress=not options.quiet) for folder in folders)
+    models = [with_features(model, options.features) for model in loaded]
     if options.caption is not None:
         _name_unknown(options.caption, models)
     results = zip(*(_captions(model, sources, options.caption, captioning) for model in models), strict=True)
@@ -202,7 +208,7 @@ def _captions(
         return caption_sources(model, sources, captioning)
     from captioner.captioning.teacher_forcing import force_images
 
-    return force_images(model, sources, text)
+    return force_images(model, sources, text, heads=captioning.heads)
 
 
 def _join(results: tuple[Result, ...]) -> Result:

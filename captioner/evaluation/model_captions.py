@@ -61,10 +61,11 @@ class _ShortReading(Preprocessing):
         """Open and fit an image file, or find that this is not needed."""
         if self.cache is not None and not isinstance(source, bytes):
             path = Path(source)
-            name = self.names.get(os.fspath(source), "")
+            name = self.names.get(os.fspath(source), "") or self.cache.find(path) or ""
             record = self.cache.records.get(name)
             if record is not None and record.is_of(path, read_stamp(path)):
-                return _Cached(_NO_PIXELS, self.geometry(*upright_size(path)), name)
+                geometry = self.cache.geometry(name, self.geometry(*upright_size(path)))
+                return _Cached(_NO_PIXELS, geometry, name)
         return super().read(source)
 
 

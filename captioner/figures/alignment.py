@@ -45,7 +45,7 @@ def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200
 
     About `width` inches wide. Regions stand row by row of the image, with a thin line between rows, which are numbered
     from the top as columns are from the left. Each table has its own colour scale from 0, shown below it, in which
-    equal steps look equal.
+    equal steps look equal. Boxes of a detector have one table, in the order in which it gave them.
     """
     check_page(width, dpi)
     tables = marginals(caption)
@@ -53,9 +53,10 @@ def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200
     points = _WORD_POINTS * POINT * dpi
     widest = max((text_width(word, points) for word in caption.words), default=0)
     left = int(min(widest, _WORDS * width * dpi) + (_MARGIN + 0.06) * dpi)
+    has_boxes = caption.geometry.boxes is not None
     side = max(int(min(_SIDE, _SIDE_SHARE * width / max(rows, columns)) * dpi), 1)
     gap, margin = int(_GAP * dpi), int(_MARGIN * dpi)
-    room = width * dpi - left - (rows + columns) * side - 2 * gap - margin
+    room = width * dpi - left - margin - (0 if has_boxes else (rows + columns) * side + 2 * gap)
     region = max(int(room / (rows * columns)), 1)
     height = max(int(_ROW * dpi), 1)
     top = int((_MARGIN + _HEAD) * dpi)
@@ -64,14 +65,20 @@ def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200
         baseline, space = top + (index + 0.68) * height, left - margin - 0.06 * dpi
         marks.append(fitting_label(left - 0.06 * dpi, baseline, word, _WORD_POINTS, dpi, space, side="right"))
     table = _Table(top, height, dpi)
-    x = left
-    marks += table.draw(x, region, tables.regions, "region, row by row", [columns] * rows)
-    x += region * rows * columns + gap
-    marks += table.draw(x, side, tables.rows, "row", [1] * rows)
-    x += side * rows + gap
-    marks += table.draw(x, side, tables.columns, "column", [1] * columns)
+    drawn = [
+        (region, tables.regions, "region, row by row", [columns] * rows),
+        (side, tables.rows, "row", [1] * rows),
+        (side, tables.columns, "column", [1] * columns),
+    ]
+    if has_boxes:
+        drawn = [(min(region, int(2 * _SIDE * dpi)), tables.regions, "box", [1] * columns)]
+    x = left - gap
+    for cell, weights, title, groups in drawn:
+        x += gap
+        marks += table.draw(x, cell, weights, title, groups)
+        x += cell * weights.shape[1]
     bottom = top + words * height + int((_NUMBERS + _KEY_GAP + _KEY + _FOOT + _MARGIN) * dpi)
-    return Sheet(x + side * columns + margin, bottom, dpi, tuple(marks))
+    return Sheet(x + margin, bottom, dpi, tuple(marks))
 
 
 @dataclass(frozen=True)

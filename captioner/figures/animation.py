@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from captioner.figures.drawing import BRIGHT, Bar, Label, Mark, Picture, Sheet
+from captioner.figures.boxes import attended_boxes
+from captioner.figures.drawing import BRIGHT, Bar, Label, Mark, Outline, Picture, Sheet
 from captioner.figures.lettering import is_right_to_left, text_width
 from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
@@ -61,7 +63,8 @@ def animation_frames(
         blended = blend(pixels, mask, style, dpi)
         if style == "contour":
             blended = draw_contours(blended, mask, dpi)
-        frames.append((page.draw(to_levels(blended), word + 1, current=True), _WORD))
+        boxes = attended_boxes(caption, word, page.corner, page.panel)
+        frames.append((page.draw(to_levels(blended), word + 1, current=True, boxes=boxes), _WORD))
     frames.append((page.draw(plain, len(caption.words), current=False), _LAST))
     return frames
 
@@ -83,9 +86,16 @@ class _Page:
     def _line(self) -> float:
         return _LINE * _POINTS / 72 * self.dpi
 
-    def draw(self, pixels: NDArray[np.uint8], said: int, *, current: bool) -> Image.Image:
+    @property
+    def corner(self) -> tuple[int, int]:
+        """The left and top of the image."""
+        return (self.width - self.panel[0]) // 2, 0
+
+    def draw(
+        self, pixels: NDArray[np.uint8], said: int, *, current: bool, boxes: Sequence[Outline] = ()
+    ) -> Image.Image:
         """Return a frame with the first words, the last of them marked where it is the current one."""
-        marks: list[Mark] = [Picture((self.width - self.panel[0]) // 2, 0, pixels)]
+        marks: list[Mark] = [Picture(*self.corner, pixels), *boxes]
         size = _POINTS / 72 * self.dpi
         for number, word in enumerate(self.words[:said], start=1):
             if current and number == said:

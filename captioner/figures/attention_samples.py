@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from captioner.figures.drawing import Mark, Outline, Sheet
+from captioner.figures.boxes import region_outline
+from captioner.figures.drawing import Mark, Sheet
 from captioner.figures.masks import CaptionLike
 from captioner.figures.panels import Layout, Panels, check_figure
 
-_OUTLINE_POINTS = 0.8
 _SCALE = 0.72  # there are many panels
 
 
@@ -73,14 +73,5 @@ def samples_figure(
             cell = int(regions[word, 0]), int(regions[word, 1])
             marks += panels.move(attended, *place)
             marks += panels.draw_label(*place, caption.words[word], float(caption.attention[word][cell]))
-            marks.append(_outline(caption, cell, layout, *place))
+            marks.append(region_outline(caption, cell, layout.panel_corner(*place), layout.panel))
     return Sheet(*layout.size, dpi, tuple(marks))
-
-
-def _outline(caption: CaptionLike, cell: tuple[int, int], layout: Layout, row: int, column: int) -> Outline:
-    geometry = caption.geometry
-    rows, columns = caption.attention.shape[1:]
-    left, top, right, bottom = geometry.cell_box(*cell, (rows, columns))
-    across, down = layout.panel[0] / geometry.width, layout.panel[1] / geometry.height
-    x, y = layout.panel_corner(row, column)
-    return Outline(x + left * across, y + top * down, x + right * across, y + bottom * down, _OUTLINE_POINTS)

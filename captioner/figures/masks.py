@@ -1,4 +1,4 @@
-"""Attention as pixels: the weights of a grid spread smoothly over the original image, and blended with it.
+"""Attention as pixels: the weights of a grid, or of boxes, spread over the original image, and blended with it.
 
 Arrays of pixels are `(height, width, 3)` float32, 0..1; a mask is `(height, width)` float32, 0..1, NaN where the
 network saw nothing of the image.
@@ -6,13 +6,14 @@ network saw nothing of the image.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.images.geometry import Geometry
+from captioner.images.geometry import Box, Geometry
 
 STYLES = ("mask", "heat", "contour")
 # The standard deviation of the hill that a cell's weight becomes, in cells. On 9 x 9 cells it is that of the paper, 20
@@ -38,7 +39,7 @@ class CaptionLike(Protocol):
 
     @property
     def attention(self) -> NDArray[np.float32]:
-        """Weights (T, rows, columns), each word's sum to one."""
+        """Weights (T, rows, columns), or (T, 1, boxes); each word's sum to one."""
 
     @property
     def beta(self) -> NDArray[np.float32]:
@@ -46,19 +47,22 @@ class CaptionLike(Protocol):
 
     @property
     def geometry(self) -> Geometry:
-        """Where the grid lies on the original pixels."""
+        """Where the grid or the boxes lie on the original pixels."""
 
 
 class Raster:
-    """A raster of `size` (width, height) pixels over the whole original, onto which weights of a grid are spread.
+    """A raster of `size` (width, height) pixels over the whole original, onto which weights of regions are spread.
 
     Each cell's weight becomes a Gaussian hill around the cell's centre, mirrored at the edges of the grid, so that
     uniform attention stays 1 / (rows * columns) everywhere and the mean over what was seen stays that of the weights.
+    Boxes are filled as they are: a pixel has the highest weight of the boxes that it lies in, 0 where it lies in none.
     """
 
     def __init__(self, geometry: Geometry, grid: tuple[int, int], size: tuple[int, int]) -> None:
         if min(size) < 1:
             raise ValueError(f"size is {size}; it must be at least 1 x 1 pixels")
+        self.size = size
+        self.boxes = [_pixels_within(box, geometry, size) for box in geometry.boxes] if geometry.boxes else None
         left, top, right, bottom = geometry.box
         across = _cells_at(size[0], geometry.width, left, right, grid[1])  # (width,)
         down = _cells_at(size[1], geometry.height, top, bottom, grid[0])  # (height,)
@@ -70,12 +74,28 @@ class Raster:
     def spread(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return weights (rows, columns) over the original, (height, width), NaN where the network saw nothing."""
         weights = weights.astype(np.float32)
+        if self.boxes is not None:
+            filled: NDArray[np.float32] = np.zeros(self.size[::-1], np.float32)  # (height, width)
+            for index in weights[0].argsort(kind="stable"):  # the highest weight comes last, over the others
+                filled[self.boxes[index]] = weights[0, index]
+            return filled
         if self.flipped:
             weights = weights[:, ::-1]
         spread: NDArray[np.float32] = self.down @ weights @ self.across
         spread[self.unseen_down] = np.nan
         spread[:, self.unseen_across] = np.nan
         return spread
+
+
+def _pixels_within(box: Box, geometry: Geometry, size: tuple[int, int]) -> tuple[slice, slice]:
+    """Return the rows and columns of a raster of `size` (width, height) whose pixels' centres lie in a box."""
+    left, top, right, bottom = box
+    across, down = size[0] / geometry.width, size[1] / geometry.height
+    rows, columns = (
+        slice(max(0, math.ceil(start * scale - 0.5)), max(0, math.ceil(stop * scale - 0.5)))
+        for start, stop, scale in ((top, bottom, down), (left, right, across))
+    )
+    return rows, columns
 
 
 def _cells_at(pixels: int, length: int, start: float, stop: float, cells: int) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 grid/photos/dog.jpg.png          the image once for each word
 words/photos/dog.jpg.words/      one picture a word, 000-a.png, 001-dog.png, ...
-matrix/, samples/, compare/      further figures
+matrix/, samples/, heads/, ...   further figures
 animation/photos/dog.jpg.gif     word by word
 """
 
@@ -21,6 +21,7 @@ from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation
 from captioner.figures.attention_samples import samples_figure
 from captioner.figures.drawing import save_figure
+from captioner.figures.heads import heads_figure
 from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.word_grid import comparison, word_grid
@@ -28,7 +29,7 @@ from captioner.figures.word_images import save_word_images
 from captioner.images.opening import ImageError, open_image
 from captioner.threads import available_cores, map_ahead
 
-KINDS = ("grid", "words", "matrix", "animation", "samples", "compare")
+KINDS = ("grid", "words", "matrix", "animation", "samples", "heads", "compare")
 FIGURES, ANIMATIONS = ("png", "pdf", "svg"), ("gif", "webp")
 WIDTH, DPI = 7.0, 200
 _OF_ANIMATIONS, _OF_WORDS = "animation", "words"
@@ -74,7 +75,7 @@ class OverlayOptions:
         """Raise ValueError for a format that nothing would be written in."""
         used = {self.suffix(kind)[1:] for kind in self.kinds if kind != _OF_WORDS} | {"png"}
         if idle := next((format for format in self.formats if format not in used), None):
-            wanted = "animation" if idle in ANIMATIONS else "grid, matrix, samples or compare"
+            wanted = "animation" if idle in ANIMATIONS else "grid, matrix, samples, heads or compare"
             raise ValueError(f"format {idle} is of kind {wanted}, not {', '.join(self.kinds)}")
 
     def suffix(self, kind: str) -> str:
@@ -153,6 +154,8 @@ def _write(
     elif kind == "samples":
         drawn = {"samples": options.samples, "seed": options.seed}
         sheet = samples_figure(image, caption, **drawn, style=style, width=width, dpi=dpi)
+    elif kind == "heads":
+        sheet = heads_figure(image, caption, style=style, width=width, dpi=dpi)
     else:
         pair, names = (captions[0], captions[1]), (options.names[0], options.names[1])
         sheet = comparison(image, pair, names, style=style, width=width, dpi=dpi)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from captioner.figures.boxes import attended_boxes
 from captioner.figures.drawing import GREY, INK, PALE, POINT, Bar, Contours, Label, Mark, Picture, fitting_label
 from captioner.figures.lettering import text_width
 from captioner.figures.masks import STYLES, CaptionLike, Raster, blend, to_levels, visible_mask
@@ -124,16 +125,16 @@ class Panels:
         return marks
 
     def draw_attention(self, row: int, column: int, caption: CaptionLike, word: int) -> list[Mark]:
-        """Return the image under the attention of one word."""
+        """Return the image under the attention of one word, and the box that it looked at most, where it has boxes."""
         corner = self.layout.panel_corner(row, column)
         mask = self.mask(caption, word)
         marks: list[Mark] = [Picture(*corner, to_levels(blend(self.plain, mask, self.style, self.layout.dpi)))]
         if self.style == "contour":
             marks.append(Contours(*corner, mask))
-        return marks
+        return [*marks, *attended_boxes(caption, word, corner, self.layout.panel)]
 
     def move(self, marks: list[Mark], row: int, column: int) -> list[Mark]:
-        """Return what `draw_attention` has drawn in one place in another."""
+        """Return what `draw_attention` has drawn in one place in another, without outlines."""
         left, top = self.layout.panel_corner(row, column)
         return [replace(mark, left=left, top=top) for mark in marks if isinstance(mark, Picture | Contours)]
 

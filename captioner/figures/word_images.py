@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from captioner.figures.boxes import attended_boxes
+from captioner.figures.drawing import Picture, Sheet
 from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
 from captioner.files import write_whole
@@ -44,6 +46,8 @@ def word_image(image: Image.Image, caption: CaptionLike, word_index: int, *, sty
         if style == "contour":
             blended = draw_contours(blended, mask[start:stop], dpi)
         levels[top : top + rows] = to_levels(blended[top - start : top - start + rows])
+    if boxes := attended_boxes(caption, word_index, (0, 0), image.size):
+        return Sheet(width, height, round(dpi), (Picture(0, 0, levels), *boxes)).image()
     return Image.fromarray(levels)
 
 

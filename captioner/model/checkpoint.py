@@ -22,9 +22,10 @@ from torch import Tensor
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint_files import check_plain, deserialise, read_folder, serialise, write_folder
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, telling_settings
+from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import encoder_of
 
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
 
@@ -75,7 +76,8 @@ class Checkpoint:
     @cached_property
     def digest(self) -> str:
         """A hash of all that decides what the model says, in 16 hexadecimal digits, to name it by in records."""
-        model = [self.encoder_identity, asdict(self.attention), asdict(self.decoder), self.vocabulary.to_dict()]
+        settings = [telling_settings(self.attention), telling_settings(self.decoder)]
+        model = [self.encoder_identity, *settings, self.vocabulary.to_dict()]
         contents = hashlib.blake2b(json.dumps(model, sort_keys=True).encode(), digest_size=8)
         for name, weight in sorted(self.distinct_weights.items()):
             contents.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
@@ -91,7 +93,9 @@ class Checkpoint:
 
     def build_encoder(self, *, progress: bool = False) -> Encoder:
         """Return the encoder that the model was trained on, frozen; `progress` shows downloads on stderr."""
-        if self.encoder_weights is None:
+        if self.encoder.is_imported:
+            encoder = encoder_of(self.encoder_identity)
+        elif self.encoder_weights is None:
             encoder = load_encoder(self.encoder, progress=progress)
         else:
             encoder = _rebuild_encoder(self.encoder, self.encoder_weights, progress=progress)
@@ -107,7 +111,7 @@ class Checkpoint:
     def _new_decoder(self) -> Decoder:
         match self.encoder_identity:
             case {"grid": [int(rows), int(columns)], "dimensions": int(width)}:
-                return Decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
+                return make_decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
         raise ValueError("encoder_identity has no 'grid' of rows and columns, or no 'dimensions'")
 
 

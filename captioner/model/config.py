@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from captioner.images.preprocessing import FITS
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
+IMPORTED = "imported/"  # before the name of regions that were imported
 WEIGHTS_SUFFIX = ".safetensors"
 MODES = ("soft", "hard", "gumbel", "local", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
 INFERENCES = ("expectation", "argmax")
 FEEDS = ("every-step", "first-step", "state", "feed-forward")
 GATES = ("none", "scalar", "vector")
+KINDS = ("lstm", "transformer")
+POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
 METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
 
@@ -52,6 +56,21 @@ def check_shares(section: str, config: object, *names: str) -> None:
             raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
 
 
+def added(default: Any) -> Any:
+    """Return a setting that older checkpoints do not have, with the value that they were made with."""
+    return field(default=default, metadata={"added": True})
+
+
+def telling_settings(config: AttentionConfig | DecoderConfig) -> dict[str, Any]:
+    """Return the settings that tell models apart; those added later are among them only where they were changed.
+
+    So a model is still the same to a version that has learned something new.
+    """
+    unchanged = {each.name for each in fields(config) if each.metadata.get("added")}
+    unchanged -= {each.name for each in fields(config) if getattr(config, each.name) != each.default}
+    return {name: value for name, value in asdict(config).items() if name not in unchanged}
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """Which encoder, and how it sees its images; None leaves a setting as the encoder's weights want it.
@@ -61,8 +80,10 @@ class EncoderConfig:
     patches beside the class token. `weights` are those it was published with ("imagenet", whatever it was trained on),
     "random", or a safetensors file.
 
-    A `name` package.module:function is a function outside of this package that takes a stride, or None, and `weights`,
-    and returns a `Backbone`; see `captioner.model.extensions`.
+    `fit` is "squash", "crop" or "pad", see `Preprocessing`. A `name` package.module:function is a function outside of
+    this package that takes a stride, or None, and `weights`, and returns a `Backbone`; see
+    `captioner.model.extensions`. A name imported/NAME stands for regions that `captioner features --import` has put
+    into a cache; nothing else can then be set.
     """
 
     name: str = "efficientnet-lite2"
@@ -81,6 +102,13 @@ class EncoderConfig:
         if self.weights not in WEIGHTS and not self.weights.endswith(WEIGHTS_SUFFIX):
             choices = f"{', '.join(WEIGHTS)}, or name a {WEIGHTS_SUFFIX} file"
             raise ValueError(f"encoder weights is {self.weights!r}; choose from {choices}")
+        if self.is_imported and (self.size, self.layer, self.fit, self.weights) != (None, None, None, "imagenet"):
+            raise ValueError(f"encoder name is {self.name!r}; imported regions have no size, layer, fit or weights")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the regions come from a file and not from an encoder."""
+        return self.name.startswith(IMPORTED)
 
 
 @dataclass(frozen=True)
@@ -132,7 +160,13 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The sizes and parts of the decoder.
+    """The sizes and parts of the decoder, by its `kind`: an LSTM, the paper's, or a transformer.
+
+    An LSTM of 2 `layers` is two (Anderson et al., 2018): one reads the words and decides where to look, the one above
+    reads what was seen there and makes the words. One layer does both.
+
+    A transformer of width `hidden` has any number of layers, each with so many `heads` and a feed-forward network of
+    the width `feed_forward`; the `positions` of words are learned or sinusoidal. It has neither gate nor deep output.
 
     `regions` is the width to which regions are projected, 0 to take them as they come; `normalise` puts a layer norm
     after that. `gate` is beta: none, one number for the whole context as in the paper, or one for each feature.
@@ -150,11 +184,53 @@ class DecoderConfig:
     tied: bool = True
     dropout: float = 0.5
     region_dropout: float = 0.0
+    layers: int = added(1)
+    kind: str = added("lstm")
+    heads: int = added(0)
+    feed_forward: int = added(0)
+    positions: str = added("none")
 
     def __post_init__(self) -> None:
-        check_least("decoder", self, embedding=1, hidden=1, regions=0)
+        check_choices("decoder", self, kind=KINDS)
+        check_least("decoder", self, embedding=1, hidden=1, regions=0, layers=1)
+        if self.kind == "transformer":
+            self._check_transformer()
+        else:
+            self._check_lstm()
         check_choices("decoder", self, gate=GATES)
         check_shares("decoder", self, "dropout", "region_dropout")
+
+    def _check_lstm(self) -> None:
+        if self.layers > 2:
+            raise ValueError(f"decoder layers is {self.layers}; an LSTM has 1 or 2")
+        for name, none in (("heads", 0), ("feed_forward", 0), ("positions", "none")):
+            if getattr(self, name) != none:
+                raise ValueError(
+                    f"decoder {name} is {getattr(self, name)!r}; an LSTM has none: choose kind transformer"
+                )
+
+    def _check_transformer(self) -> None:
+        check_least("decoder", self, heads=1, feed_forward=1)
+        check_choices("decoder", self, positions=POSITIONS)
+        if self.hidden % self.heads:
+            raise ValueError(f"decoder heads is {self.heads}; it must divide hidden, {self.hidden}")
+        if self.gate != "none":
+            raise ValueError(f"decoder gate is {self.gate!r}; a transformer has none: choose none")
+        if self.deep_output:
+            raise ValueError("decoder deep_output is true; a transformer has none: choose false")
+
+
+def check_parts(decoder: DecoderConfig, attention: AttentionConfig) -> None:
+    """Refuse a decoder and attention that make no model together; what only the encoder can tell is left to them."""
+    if decoder.kind == "transformer":
+        for name, value in (("mode", "soft"), ("score", "scaled-dot"), ("heads", 0)):
+            if (given := getattr(attention, name)) != value:
+                raise ValueError(f"attention.{name} is {given!r}; with decoder.kind transformer it must be {value!r}")
+    elif decoder.layers == 2 and attention.mode == "none" and attention.feed != "every-step":
+        raise ValueError(
+            f"attention.feed is {attention.feed!r}; with decoder.layers 2, which reads the mean region at every step, "
+            "it must be 'every-step'"
+        )
 
 
 @dataclass(frozen=True)

@@ -34,16 +34,21 @@ def cross_entropy(losses: Tensor, captions: int, *, reduction: str) -> Tensor:
     return losses.sum() / captions if reduction == "sum" else losses.mean()
 
 
-def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str) -> Tensor:
+def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, *, reduction: str, regions: Tensor | None = None) -> Tensor:
     """Return how far each region is from being looked at once: (1 - sum over t of alpha (B, N, T, L))^2.
 
     `reduction` "sum" adds over regions, as the paper's equation 14 does; "mean" averages over them, which makes the
-    same weight L times weaker. Both average over captions.
+    same weight L times weaker. Both average over captions. `regions` (B, L) is True where there is a region, and only
+    these count; without it, all are there.
     """
     _check_reduction(reduction)
     looks = (alpha * mask.unsqueeze(-1)).sum(dim=2)  # (B, N, L)
     residuals = (1 - looks).square()  # (B, N, L)
-    per_caption = residuals.sum(dim=-1) if reduction == "sum" else residuals.mean(dim=-1)  # (B, N)
+    if regions is not None:
+        residuals = residuals * regions.unsqueeze(1)
+    per_caption = residuals.sum(dim=-1)  # (B, N)
+    if reduction == "mean":
+        per_caption = per_caption / (alpha.shape[-1] if regions is None else regions.sum(dim=-1, keepdim=True))
     present = mask.any(dim=-1)  # (B, N)
     return per_caption[present].mean()
 

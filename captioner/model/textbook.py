@@ -1,10 +1,11 @@
 """READ THIS FIRST. Show, Attend and Tell (Xu et al., 2015) on one page: the paper's letters, its equation numbers.
 
 Plain torch, and slow: a row for each of C captions, each with a copy of its image's regions, one step after the
-other up to the longest caption. `attention.py`, `decoder.py` and `losses.py` are the same model made fast; tests hold
-them to this page, values and gradients (`tests/model/test_textbook.py`).
+other up to the longest caption. `attention.py`, `decoders/lstm.py` and `losses.py` are the same model made fast; tests
+hold them to this page, values and gradients (`tests/model/test_textbook.py`).
 
     a      (C, L, D)   annotation vectors: the L regions that the encoder sees
+    there  (C, L)      which of them there are, where images have fewer than L; the paper's always have all
     y      (C, T + 1)  words, start and end included; E (K, m) embeds the K words of the vocabulary
     h, c   (C, n)      hidden state and cell of the LSTM
     alpha  (C, L)      attention at one step, each row sums to one
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.scores import AdditiveScore
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Textbook(nn.Module):
     Without `deep_output`, words are scored by the hidden state alone. `A` is the width of the attention's tanh layer.
     """
 
+    layers = 1
+
     def __init__(self, D: int, m: int, n: int, K: int, A: int, *, gate: int = 1, deep_output: bool = True) -> None:
         super().__init__()
         self.encode = nn.Sequential()  # the paper takes the CNN's regions as they are; ours may be projected first
@@ -61,14 +64,14 @@ class Textbook(nn.Module):
         self.L_h, self.L_o = nn.Linear(n, m), nn.Linear(m, K)
         self.L_z = nn.Linear(D, m, bias=False) if deep_output else None
 
-    def start(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def start(self, a: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         """Return h_0 and c_0 (C, n): two small networks of the mean region, section 3.1.2."""
-        mean = a.mean(dim=1)  # (C, D)
+        mean = (a * there.unsqueeze(2)).sum(dim=1) / there.sum(dim=1, keepdim=True)  # (C, D)
         return self.f_init_h(mean), self.f_init_c(mean)
 
-    def attend(self, a: Tensor, h: Tensor) -> Tensor:
+    def attend(self, a: Tensor, h: Tensor, there: Tensor) -> Tensor:
         """Return alpha (C, L): how much each region matters for the next word, given all that was said."""
-        e = self.f_att(a, h)  # (C, L), eq. 4
+        e = self.f_att(a, h).masked_fill(~there, -torch.inf)  # (C, L), eq. 4; exp(-inf) is a weight of zero
         return e.softmax(dim=1)  # (C, L), eq. 5
 
     def f_att(self, a: Tensor, h: Tensor) -> Tensor:
@@ -102,30 +105,35 @@ class Textbook(nn.Module):
         return logits
 
     def step(
-        self, a: Tensor, h: Tensor, c: Tensor, y: Tensor, phi: Phi = soft
+        self, a: Tensor, there: Tensor, h: Tensor, c: Tensor, y: Tensor, phi: Phi = soft
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Read the words y (C,): return logits (C, K), alpha and the weights used (C, L), and the new h and c."""
-        alpha = self.attend(a, h)  # (C, L)
+        alpha = self.attend(a, h, there)  # (C, L)
         weights = phi(alpha)  # (C, L), eq. 6
         z = self.context(a, h, weights)  # (C, D)
         Ey = self.E(y)  # (C, m)
         h, c = self.lstm(Ey, h, c, z)
         return self.output(Ey, h, z), alpha, weights, h, c
 
-    def forward(self, regions: Tensor, y: Tensor, phi: Phi = soft) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, regions: Tensor, y: Tensor, phi: Phi = soft, there: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Teacher forcing on words (C, T + 1): logits (C, T, K), alpha and weights (C, T, L) of each next word."""
         a = self.encode(regions)  # (C, L, D)
-        h, c = self.start(a)
+        there = all_there(a) if there is None else there  # (C, L)
+        h, c = self.start(a, there)
         steps = []
         for t in range(y.shape[1] - 1):
-            logits, alpha, weights, h, c = self.step(a, h, c, y[:, t], phi)
+            logits, alpha, weights, h, c = self.step(a, there, h, c, y[:, t], phi)
             steps.append((logits, alpha, weights))
         logits, alpha, s = (torch.stack(each, dim=1) for each in zip(*steps, strict=True))
         return logits, alpha, s
 
     @classmethod
-    def from_decoder(cls, decoder: Decoder) -> Self:
+    def from_decoder(cls, decoder: LSTMDecoder) -> Self:
         """Return the page on the layers of a decoder, not copies: both have one set of weights and gradients."""
+        if decoder.config.layers != cls.layers:
+            raise ValueError(f"decoder.layers is {decoder.config.layers}; this textbook has {cls.layers}")
         config, attention, score = decoder.config, decoder.attention.config, decoder.attention.score
         known = attention.mode in ("soft", "hard") and type(score) is AdditiveScore and not attention.heads
         if not known:
@@ -142,22 +150,30 @@ class Textbook(nn.Module):
         return page
 
 
+def all_there(a: Tensor) -> Tensor:
+    """Return (C, L): every region is there, as in the paper."""
+    return a.new_ones(a.shape[:2], dtype=torch.bool)
+
+
 def log_likelihood(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """Return log p(y | a) (C,) of captions y (C, T + 1); mask (C, T) is True where there is a word to predict."""
     log_p = logits.log_softmax(dim=2).gather(2, y[:, 1:].unsqueeze(2)).squeeze(2)  # (C, T)
     return (log_p * mask).sum(dim=1)
 
 
-def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor) -> Tensor:
+def doubly_stochastic_penalty(alpha: Tensor, mask: Tensor, there: Tensor) -> Tensor:
     """Return (C,): how far each region is from being looked at once over the whole caption, the sum of eq. 14."""
     looks = (alpha * mask.unsqueeze(2)).sum(dim=1)  # (C, L), sum over t
-    return (1 - looks).square().sum(dim=1)  # (C,), sum over i
+    return ((1 - looks).square() * there).sum(dim=1)  # (C,), sum over i
 
 
-def soft_loss(page: Textbook, regions: Tensor, y: Tensor, mask: Tensor, lambda_: float = 1.0) -> Tensor:
+def soft_loss(
+    page: Textbook, regions: Tensor, y: Tensor, mask: Tensor, lambda_: float = 1.0, there: Tensor | None = None
+) -> Tensor:
     """Return eq. 14, the mean over captions of - log p(y | a) + lambda sum_i (1 - sum_t alpha_ti)^2."""
-    logits, alpha, _ = page(regions, y)
-    return (-log_likelihood(logits, y, mask) + lambda_ * doubly_stochastic_penalty(alpha, mask)).mean()
+    there = all_there(regions) if there is None else there  # (C, L)
+    logits, alpha, _ = page(regions, y, there=there)
+    return (-log_likelihood(logits, y, mask) + lambda_ * doubly_stochastic_penalty(alpha, mask, there)).mean()
 
 
 def hard_loss(
@@ -180,7 +196,8 @@ def hard_loss(
     `log_p` (C,) is log p(y | s, a); b the moving average of it over batches, which lowers the estimate's variance.
     """
     log_p_s = ((s * alpha).sum(dim=2).log() * mask).sum(dim=1)  # (C,), log p(s | a) by eq. 8
-    entropy = (-(alpha * alpha.log()).sum(dim=2) * mask).sum(dim=1)  # (C,), H[s]
+    log_alpha = alpha.where(alpha > 0, 1.0).log()  # (C, T, L), as 0 log 0 = 0: a region that is not there adds nothing
+    entropy = (-(alpha * log_alpha).sum(dim=2) * mask).sum(dim=1)  # (C,), H[s]
     reward = lambda_r * (log_p.detach() - b)  # (C,), a number: REINFORCE takes no gradient through it
     return -(log_p + reward * log_p_s + lambda_e * entropy).mean()
 

@@ -23,6 +23,7 @@ from captioner.model.losses import (
     word_losses,
 )
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.sampling import roll_out, sayable
 from captioner.training.batches import Numbers as Indices
 from captioner.training.recipe import Recipe
@@ -61,9 +62,11 @@ class Criterion:
     def __init__(self, recipe: Recipe, decoder: Decoder, device: str) -> None:
         self.recipe, self.decoder, self.device = recipe, decoder, device
 
-    def teacher_forcing(self, part: Part, regions: Tensor, move_baseline: MoveBaseline) -> tuple[Tensor, Numbers]:
+    def teacher_forcing(
+        self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
+    ) -> tuple[Tensor, Numbers]:
         """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE."""
-        hard = self.decoder.attention.config.mode == "hard"
+        hard = self.recipe.attention.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
             numbers = dict.fromkeys(TEACHER_FORCING, 0.0)
             if hard:
@@ -75,14 +78,16 @@ class Criterion:
         losses, nll = word_losses(outputs.logits, part.caption_ids[:, :, 1:][part.mask], settings.smoothing)  # (W,)
         share = part.caption_share if settings.reduction == "sum" else part.word_share
         entropy = cross_entropy(losses, part.captions, reduction=settings.reduction) * share
-        penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=settings.penalty_reduction)
+        there = Regions.of(regions).mask  # (b, L)
+        reduction = settings.penalty_reduction
+        penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=reduction, regions=there)
         penalty = penalty * part.caption_share
         loss = entropy + settings.penalty * penalty if settings.penalty else entropy
         numbers = {
             "cross_entropy": entropy.item(),
             "penalty": penalty.item(),
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
-            "residual": penalty.item() / (outputs.alpha.shape[-1] if settings.penalty_reduction == "sum" else 1),
+            "residual": self._residual(outputs, part, penalty, there),
         }
         if hard:
             log_likelihood = -_by_word(nll, part.mask).sum(-1)  # (b, N)
@@ -91,6 +96,14 @@ class Criterion:
             loss = loss + surrogate
             numbers |= {"reinforce": surrogate.item(), "baseline": baseline * part.process_share}
         return loss, numbers | {"loss": loss.item()}
+
+    def _residual(self, outputs: Outputs, part: Part, penalty: Tensor, there: Tensor | None) -> float:
+        """Return this part's share of the penalty as a mean over regions."""
+        if there is None or self.recipe.loss.penalty_reduction == "mean":
+            regions = outputs.alpha.shape[-1] if self.recipe.loss.penalty_reduction == "sum" else 1
+            return penalty.item() / regions
+        mean = doubly_stochastic_penalty(outputs.alpha.detach(), part.mask, reduction="mean", regions=there)
+        return mean.item() * part.caption_share
 
     def _reinforce(self, outputs: Outputs, log_likelihood: Tensor, baseline: float, part: Part) -> Tensor:
         """Return this part's share of the surrogate of equation 12.
@@ -113,7 +126,7 @@ class Criterion:
             entropy_weight=settings.entropy,
         )
 
-    def self_critical(self, part: Part, regions: Tensor, rewards: Rewards) -> tuple[Tensor, Numbers]:
+    def self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
         """Return the self-critical loss of captions that are sampled here for regions (b, L, D).
 
         Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model.
@@ -134,14 +147,15 @@ class Criterion:
             outputs: Outputs = self.decoder(regions, ids, mask=mask)
         # As they were drawn: words that never are would otherwise take over what the others are made to lose.
         _, nll = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])  # (W,)
-        share = part.caption_share
+        share, there = part.caption_share, Regions.of(regions).mask
+        residual = doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean", regions=there)
         loss = self_critical_loss(-_by_word(nll, mask), mask, reward, baseline.expand_as(reward)) * share
         return loss, {
             "loss": loss.item(),
             "reward": reward.mean().item() * share,
             "baseline": baseline.mean().item() * share,
             "attention_entropy": attention_entropy(outputs.alpha.detach(), mask).item() * share,
-            "residual": doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean").item() * share,
+            "residual": residual.item() * share,
         }
 
     @contextmanager

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, load_dataset
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
+from captioner.images.preprocessing import BOXES
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.fill_cache import fill_cache
 from captioner.model.encoders.region_cache import RegionCache, cache_folder, cache_identity
@@ -84,6 +85,14 @@ class TrainingData:
             cache = (caches.mirrored if flipped else caches.plain)[self.sources[image]]
             regions[row] = cache.regions([self.corpus.images[image].file_name])[0]
         return regions
+
+    def mask(self, images: Numbers) -> NDArray[np.bool_] | None:
+        """Return where images of the corpus have regions, (B, L); None where every image has all."""
+        names = [(self.sources[image], self.corpus.images[image].file_name) for image in images.tolist()]
+        masks = [self.caches.plain[source].mask([name]) for source, name in names]
+        return (
+            np.concatenate([mask for mask in masks if mask is not None]) if any(m is not None for m in masks) else None
+        )
 
     def pixels(self, images: Numbers, mirrored: NDArray[np.bool_], encoder: Encoder) -> NDArray[np.uint8]:
         """Return the images (B, S, S, 3) themselves, as the encoder takes them."""
@@ -169,12 +178,16 @@ def _fill(
 ) -> list[str]:
     """Fill what the caches of one data set lack; return why images were refused."""
     train, validation = split
+    if encoder.preprocessing.fit == BOXES:
+        with RegionCache(cache_folder(cache_root(data), cache_identity(encoder))) as cache:
+            absent = [image for image in (*train, *validation) if image.file_name not in cache]
+        return [f"images of {data.root} without imported regions: {len(absent):,}"] if absent else []
     refused: list[str] = []
     for flip in (False, True) if flips else (False,):
         what = "mirrored" if flip else "regions"
         _, report = fill_cache(
             train if flip else [*train, *validation],
-            _cache_root(data),
+            cache_root(data),
             encoder,
             flip=flip,
             device=device,
@@ -189,10 +202,10 @@ def _check_cache_roots(configs: Sequence[DataConfig]) -> None:
     owners: dict[Path, tuple[int, Path]] = {}
     for index, data in enumerate(configs):
         root = Path(data.root).resolve()
-        first, other = owners.setdefault(_cache_root(data).resolve(), (index, root))
+        first, other = owners.setdefault(cache_root(data).resolve(), (index, root))
         if other != root:
             raise ValueError(
-                f"data.{first} and data.{index} both keep their regions in {_cache_root(data)}; "
+                f"data.{first} and data.{index} both keep their regions in {cache_root(data)}; "
                 f"name another folder in data.{index}.features"
             )
 
@@ -220,14 +233,15 @@ def _splits(data: DataConfig, dataset: CaptionDataset) -> _Split:
         raise ValueError(f"{error}; name others with data.train=NAME and data.validation=NAME") from None
 
 
-def _cache_root(data: DataConfig) -> Path:
+def cache_root(data: DataConfig) -> Path:
+    """Return the folder of the region caches of a data set."""
     return Path(data.features) if data.features else Path("features") / Path(data.root).resolve().name
 
 
 def _open_caches(recipe: Recipe, encoder: Encoder) -> Caches:
     plain, mirrored = (
         tuple(
-            RegionCache(cache_folder(_cache_root(data), cache_identity(encoder, flip=flip)))
+            RegionCache(cache_folder(cache_root(data), cache_identity(encoder, flip=flip)))
             for data in recipe.data
             if recipe.batches.flips or not flip
         )

@@ -15,6 +15,7 @@ from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.losses import moving_baseline
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch
 from captioner.training.criterion import Criterion, Numbers, Part
@@ -51,11 +52,11 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ losses
 
-    def teacher_forcing_loss(self, batch: Batch, regions: Tensor) -> tuple[Tensor, Numbers]:
+    def teacher_forcing_loss(self, batch: Batch, regions: Tensor | Regions) -> tuple[Tensor, Numbers]:
         """Return the loss of the captions of this process's rows of a batch, regions (b, L, D), see `Criterion`."""
         return self.criterion.teacher_forcing(self._part(batch), regions, self._move_baseline)
 
-    def self_critical_loss(self, batch: Batch, regions: Tensor, rewards: Rewards) -> tuple[Tensor, Numbers]:
+    def self_critical_loss(self, batch: Batch, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
         """Return the loss of captions that are sampled for this process's rows of a batch, regions (b, L, D)."""
         return self.criterion.self_critical(self._part(batch), regions, rewards)
 

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.bundled_recipes import bundled_recipes, find_recipe
 from captioner.training.settings import (
     BatchConfig,
@@ -90,14 +90,29 @@ class Recipe:
                 f"tuning.from_epoch is {self.tuning.from_epoch}; training ends with epoch {last} "
                 "(epochs + self_critical.epochs)"
             )
+        check_parts(self.decoder, self.attention)
+        self._check_imported()
         width, score = self.decoder.regions, self.attention.score
-        if self.attention.mode != "none" and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
+        compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
+        if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
             raise ValueError(
                 f"attention.score is {score!r}; it needs decoder.regions and decoder.hidden to be equal, "
                 f"not {width} and {self.decoder.hidden}; or choose general"
             )
         if self.attention.heads and width % self.attention.heads:
             raise ValueError(f"attention.heads is {self.attention.heads}; it must divide decoder.regions, {width}")
+
+    def _check_imported(self) -> None:
+        """Raise ValueError for what imported regions cannot do: they are boxes in no grid, and come from no encoder."""
+        if not self.encoder.is_imported:
+            return
+        wrong = {
+            "batches.flips is true": self.batches.flips,
+            f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
+            "attention.mode is local": self.attention.mode == "local",
+        }
+        if found := next((what for what, is_so in wrong.items() if is_so), None):
+            raise ValueError(f"{found}; it cannot be with the regions {self.encoder.name}, which were imported")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,10 +14,17 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.regions import Regions
 from captioner.training.batches import Numbers
 from captioner.training.data import TrainingData, ValidationSet
 
-Inputs = NDArray[np.float16 | np.uint8]
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the regions of B images are made of."""
+
+    values: NDArray[np.float16 | np.uint8]  # (B, L, D), those of a lower part (B, l, d), or pixels (B, S, S, 3)
+    mask: NDArray[np.bool_] | None  # (B, L): where there are regions; None: everywhere
 
 
 class RegionReader:
@@ -34,22 +42,33 @@ class RegionReader:
     def load(self, images: Numbers, mirrored: NDArray[np.bool_]) -> Inputs:
         """Return what the regions of images of the corpus are made of, of the flipped ones where `mirrored` (B,)."""
         if self.blocks == 0:
-            return self.data.pixels(images, mirrored, self.encoder)  # (B, S, S, 3)
-        return self.data.regions(images, mirrored, lower=bool(self.blocks))  # (B, L, D), or lower ones (B, l, d)
+            values: NDArray[np.float16 | np.uint8] = self.data.pixels(images, mirrored, self.encoder)  # (B, S, S, 3)
+        else:
+            values = self.data.regions(images, mirrored, lower=bool(self.blocks))  # (B, L, D), or lower ones (B, l, d)
+        return Inputs(values, self.data.mask(images))
 
     def load_set(self, validation: ValidationSet, images: Sequence[CaptionedImage]) -> Inputs:
         """Return what the regions of validation images are made of."""
+        names = [image.file_name for image in images]
+        mask = validation.cache.mask(names)  # (B, L)
         if self.blocks == 0:
             read = list(read_ahead([image.path for image in images], self.encoder.preprocessing))
             for refused in (each for each in read if isinstance(each, ImageError)):
                 raise refused
-            return np.stack([each.pixels for each in read if isinstance(each, Prepared)])  # (B, S, S, 3)
+            pixels = np.stack([each.pixels for each in read if isinstance(each, Prepared)])  # (B, S, S, 3)
+            return Inputs(pixels, mask)
         cache = validation.lower if self.blocks else validation.cache
         assert cache is not None
-        return cache.regions([image.file_name for image in images])  # (B, L, D), or lower ones (B, l, d)
+        return Inputs(cache.regions(names), mask)  # (B, L, D), or lower ones (B, l, d)
 
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Return regions (B, L, D) of what was loaded, in single precision."""
+    def encode(self, inputs: Inputs, device: str) -> Regions:
+        """Return regions (B, L, D) of what was loaded, in single precision, on a device."""
+        mask = torch.from_numpy(inputs.mask).to(device) if inputs.mask is not None else None
+        values = torch.from_numpy(inputs.values).to(device)
+        return Regions(self._encode(values) if len(values) else values.float(), mask)
+
+    def _encode(self, inputs: Tensor) -> Tensor:
+        """Return the features (B, L, D) of the regions."""
         if self.blocks is None:
             return inputs.float()
         if self.upper is None:
@@ -61,6 +80,6 @@ class RegionReader:
         return finished.flatten(2).transpose(1, 2)
 
     @torch.no_grad()
-    def read_set(self, validation: ValidationSet, images: Sequence[CaptionedImage], device: str) -> Tensor:
+    def read_set(self, validation: ValidationSet, images: Sequence[CaptionedImage], device: str) -> Regions:
         """Return regions (B, L, D) of validation images."""
-        return self.encode(torch.from_numpy(self.load_set(validation, images)).to(device))
+        return self.encode(self.load_set(validation, images), device)

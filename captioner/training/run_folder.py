@@ -26,8 +26,9 @@ from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
 from captioner.files import try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
-from captioner.images.preprocessing import Preprocessing
 from captioner.model.bundled import MANIFEST
+from captioner.model.encoders.encoder import Encoder
+from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import Hypothesis
 from captioner.training.curves import draw_curves
 from captioner.training.log import Line, OnLog
@@ -127,13 +128,15 @@ class RunFolder:
         images: Sequence[CaptionedImage],
         hypotheses: Sequence[Hypothesis],
         vocabulary: Vocabulary,
-        preprocessing: Preprocessing,
-        grid: tuple[int, int],
+        encoder: Encoder,
+        cache: RegionCache,
     ) -> list[dict[str, Any]]:
         """Draw a word grid of each image with the caption found for it, into a folder of that name.
 
-        Return for each what the log tells: its name, caption, references, and the grid's path within this folder.
+        The cache has the boxes of their regions, where they have boxes. Return for each image what the log tells: its
+        name, caption, references, and the grid's path within this folder.
         """
+        preprocessing, grid = encoder.preprocessing, encoder.grid
         folder = self.folder / "overlays" / name
         folder.mkdir(parents=True, exist_ok=True)
         samples = []
@@ -141,7 +144,8 @@ class RunFolder:
             path: Path | None = folder / f"{number:02d}.png"
             try:
                 picture = open_image(image.path)
-                caption = make_caption(hypothesis, vocabulary, preprocessing.geometry(*picture.size), grid)
+                geometry = cache.geometry(image.file_name, preprocessing.geometry(*picture.size))
+                caption = make_caption(hypothesis, vocabulary, geometry, grid, preprocessing.filled(geometry))
                 save_figure(word_grid(picture, caption), folder / f"{number:02d}.png")
             except ImageError:  # it could be read when the cache was filled; training need not end over it
                 path = None

@@ -11,11 +11,12 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.model.encoders.imported import find_imported
 from captioner.processes import Processes
-from captioner.training.data import Progress, TrainingData, prepare_data
+from captioner.training.data import Progress, TrainingData, cache_root, prepare_data
 from captioner.training.learner import Learner
 from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
@@ -75,7 +76,7 @@ def start_run(
     )
     torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
     words = len(data.vocabulary)
-    decoder = Decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
+    decoder = make_decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
     if checkpoint is not None:
         _load_weights(decoder, checkpoint, str(source))
     learner = Learner(recipe, decoder, encoder, processes, device)
@@ -106,6 +107,8 @@ def original_encoder(recipe: Recipe) -> Encoder:
 
 
 def _new_encoder(recipe: Recipe) -> Encoder:
+    if recipe.encoder.is_imported:
+        return find_imported(cache_root(recipe.data[0]), recipe.encoder.name)
     torch.manual_seed(recipe.seed)  # where its weights start at random
     return load_encoder(recipe.encoder)
 

@@ -18,11 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from captioner.model.config import SearchConfig
 from captioner.model.extensions import allow
+from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch, EpochPlan
 from captioner.training.checkpoints import CheckpointWriter
@@ -198,9 +196,7 @@ class _Training:
             return reader.load(batch.images[rows], batch.mirrored[rows])
 
         for batch, inputs in read_batches(plan, self.position.batch, load):
-            tensor = torch.from_numpy(inputs).to(self.device)
-            regions = reader.encode(tensor) if len(tensor) else tensor.float()
-            numbers = self._step(plan, batch, regions)
+            numbers = self._step(plan, batch, reader.encode(inputs, self.device))
             ended = time.monotonic()
             self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
             began = ended
@@ -210,10 +206,11 @@ class _Training:
             if self.recipe.save_every and self.position.step % self.recipe.save_every == 0:
                 self.checkpoints.save_last(self.position)
 
-    def _step(self, plan: EpochPlan, batch: Batch, regions: Tensor) -> Numbers:
+    def _step(self, plan: EpochPlan, batch: Batch, regions: Regions) -> Numbers:
         learner, step = self.learner, self.position.step
         total = self.recipe.epochs * self.plan_lengths.get(False, 0)
-        learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
+        if learner.decoder.attention is not None:
+            learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self.rewards is None:

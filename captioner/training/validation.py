@@ -19,6 +19,7 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.losses import word_losses
+from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.training.data import TrainingData, ValidationSet
@@ -28,7 +29,7 @@ from captioner.training.run_folder import RunFolder
 from captioner.training.settings import LossConfig
 
 BATCH = 64  # images
-ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor]
+ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor | Regions]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,11 @@ def validate(
 
 @torch.no_grad()
 def _sum_losses(
-    decoder: Decoder, regions: Tensor, images: Sequence[CaptionedImage], vocabulary: Vocabulary, smoothing: float
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    images: Sequence[CaptionedImage],
+    vocabulary: Vocabulary,
+    smoothing: float,
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return sums over all captions of images, regions (B, L, D): losses, negative log likelihoods, words, captions.
 
@@ -148,8 +153,8 @@ class ValidationReporter:
             [validation.images[index] for index in chosen],
             [findings.hypotheses[index] for index in chosen],
             self.data.vocabulary,
-            self.encoder.preprocessing,
-            self.encoder.grid,
+            self.encoder,
+            validation.cache,
         )
 
 

@@ -10,8 +10,9 @@
  *   word's attention in one of Attention.STYLES; scale is the number of raster pixels in a CSS pixel, for the hatching
  * Attention.place(weights, rows, columns, geometry)   where a word looked, in English: "the centre left"
  *
- * geometry is {width, height, box: [left, top, right, bottom], flipped}: the upright original's size in pixels, the
- * part of it that the network saw, and whether it saw it mirrored left to right.
+ * geometry is {width, height, box: [left, top, right, bottom], flipped, boxes}: the upright original's size in pixels,
+ * the part of it that the network saw, and whether it saw it mirrored left to right. Where the regions are those of a
+ * detector, boxes are theirs, one for each column of a single row; the one that a word looked at most is outlined.
  */
 "use strict";
 
@@ -75,7 +76,47 @@ const Attention = (() => {
     return shares;
   }
 
+  function largest(weights) {
+    return weights.reduce((best, weight, index) => (weight > weights[best] ? index : best), 0);
+  }
+
+  /* A box in raster pixels: those whose centres lie in it. */
+  function pixelsWithin(box, geometry, width, height) {
+    const [left, right] = [box[0], box[2]].map((edge) => Math.ceil((edge / geometry.width) * width - 0.5));
+    const [top, bottom] = [box[1], box[3]].map((edge) => Math.ceil((edge / geometry.height) * height - 0.5));
+    const clip = (edge, most) => Math.min(Math.max(edge, 0), most);
+    return [clip(left, width), clip(top, height), clip(right, width), clip(bottom, height)];
+  }
+
+  /* A pixel has the highest weight of the boxes that it lies in. */
+  function spreadBoxes(weights, geometry, width, height) {
+    const values = new Float32Array(height * width);
+    geometry.boxes.forEach((box, index) => {
+      const [left, top, right, bottom] = pixelsWithin(box, geometry, width, height);
+      for (let y = top; y < bottom; y++) {
+        for (let at = y * width + left; at < y * width + right; at++) values[at] = Math.max(values[at], weights[index]);
+      }
+    });
+    return { values, left: 0, top: 0, right: width, bottom: height };
+  }
+
+  /* A bright line with a dark rim around the box that a word looked at most. */
+  function outline(image, weights, geometry, scale) {
+    const { width, height, data } = image;
+    const [left, top, right, bottom] = pixelsWithin(geometry.boxes[largest(weights)], geometry, width, height);
+    const line = Math.max(Math.round(2 * scale), 1), rim = Math.max(Math.round(scale), 1);
+    for (let y = Math.max(top - rim, 0); y < Math.min(bottom + rim, height); y++) {
+      for (let x = Math.max(left - rim, 0); x < Math.min(right + rim, width); x++) {
+        const inside = Math.min(x - left, right - 1 - x, y - top, bottom - 1 - y); // pixels to the nearest edge
+        if (inside >= line + rim) continue;
+        const colour = inside >= 0 && inside < line ? [255, 225, 77] : [26, 26, 26];
+        colour.forEach((level, channel) => (data[4 * (y * width + x) + channel] = level));
+      }
+    }
+  }
+
   function spread(weights, rows, columns, geometry, width, height) {
+    if (geometry.boxes) return spreadBoxes(weights, geometry, width, height);
     const [boxLeft, boxTop, boxRight, boxBottom] = geometry.box;
     const across = cellsAt(width, geometry.width, boxLeft, boxRight, columns);
     const down = cellsAt(height, geometry.height, boxTop, boxBottom, rows);
@@ -162,10 +203,17 @@ const Attention = (() => {
         }
       }
     }
+    if (geometry.boxes) outline(painted, weights, geometry, scale);
     return painted;
   }
 
   function place(weights, rows, columns, geometry) {
+    if (geometry.boxes) {
+      const best = largest(weights);
+      if (weights[best] - Math.min(...weights) < 0.5 / weights.length) return "the whole image";
+      const [left, top, right, bottom] = geometry.boxes[best];
+      return named((left + right) / 2 / geometry.width, (top + bottom) / 2 / geometry.height);
+    }
     const cells = rows * columns;
     const [left, top, right, bottom] = geometry.box;
     // Four points a cell find the top of the smoothed hills, wherever the cells lie in the image.
@@ -180,6 +228,11 @@ const Attention = (() => {
     if (values[best] - low < 0.5 / cells) return "the whole image";
     const x = (left + (((best % width) + 0.5) / width) * (right - left)) / geometry.width;
     const y = (top + ((Math.floor(best / width) + 0.5) / height) * (bottom - top)) / geometry.height;
+    return named(x, y);
+  }
+
+  /* A point of the image, from 0 to 1 across and down, in English. */
+  function named(x, y) {
     const third = (share) => Math.min(Math.floor(3 * share), 2);
     const vertical = ["top", "centre", "bottom"][third(y)];
     const horizontal = ["left", "centre", "right"][third(x)];

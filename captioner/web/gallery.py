@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,11 @@ def _entry_blocks(entry: GalleryEntry, side: int) -> bytes:
 
 
 def _plain_geometry(geometry: Geometry) -> dict[str, Any]:
-    return {**asdict(geometry), "box": [round(edge, 3) for edge in geometry.box]}
+    values = geometry.to_dict()
+    values["box"] = [round(edge, 3) for edge in geometry.box]
+    if geometry.boxes is not None:
+        values["boxes"] = [[round(edge, 1) for edge in box] for box in geometry.boxes]
+    return values
 
 
 def _open(entry: GalleryEntry, geometry: Geometry, side: int) -> tuple[Image.Image, str | None]:

@@ -30,12 +30,12 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, START
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
 from captioner.model.search.beam import beam_search
 from captioner.model.search.next_words import next_word_scores
-from captioner.model.textbook import Textbook
+from captioner.model.textbook import Textbook, all_there
 from captioner.threads import available_cores, map_ahead
 
 WORDS, LENGTH, WIDTH, GRID = 2540, 81, 1280, (9, 9)  # V, L, D
@@ -43,7 +43,7 @@ CONFIG = SearchConfig(beam=5)
 Found = list[tuple[int, ...]]
 
 
-def make_decoder() -> Decoder:
+def make_decoder() -> LSTMDecoder:
     """Return a decoder of the default sizes whose captions come out about eleven words long.
 
     Larger weights between word, state and words make the words follow from image and history, about as sure as a
@@ -51,7 +51,7 @@ def make_decoder() -> Decoder:
     amount with every word, and its output adds to the score of the end marker alone.
     """
     torch.manual_seed(0)
-    decoder = Decoder(DecoderConfig(), AttentionConfig(), WORDS, WIDTH, GRID).eval()
+    decoder = LSTMDecoder(DecoderConfig(), AttentionConfig(), WORDS, WIDTH, GRID).eval()
     hidden = decoder.config.hidden
     assert decoder.output_context is not None
     with torch.no_grad():
@@ -101,13 +101,14 @@ def textbook_search(page: ProjectedOnce, regions: Tensor) -> tuple[int, ...]:
     """
     beams, page.projected = CONFIG.beam, None
     a = page.encode(regions).expand(beams, -1, -1)  # (K, L, D)
-    h, c = page.start(a)  # (K, H)
+    there = all_there(a)  # (K, L)
+    h, c = page.start(a, there)  # (K, H)
     captions = torch.full((beams, 1), START)  # (K, t + 1)
     totals = torch.full((beams,), -math.inf)
     totals[0] = 0
     finished: list[tuple[float, tuple[int, ...]]] = []
     for length in range(CONFIG.maximum_length + 1):
-        logits, _, _, h, c = page.step(a, h, c, captions[:, -1])  # (K, V)
+        logits, _, _, h, c = page.step(a, there, h, c, captions[:, -1])  # (K, V)
         scores = totals.unsqueeze(1) + next_word_scores(logits.unsqueeze(0), captions[None, :, 1:], CONFIG)[0]
         tops, places = scores.flatten().topk(2 * beams)
         going: list[tuple[float, int, int]] = []
@@ -126,18 +127,18 @@ def textbook_search(page: ProjectedOnce, regions: Tensor) -> tuple[int, ...]:
     return max(finished)[1]
 
 
-def search_textbook(decoder: Decoder, regions: Tensor) -> Found:
+def search_textbook(decoder: LSTMDecoder, regions: Tensor) -> Found:
     """Return the captions of B images, one after the other by the textbook."""
     page = ProjectedOnce.from_decoder(decoder)
     return [textbook_search(page, image) for image in torch.split(regions, 1)]
 
 
-def search_batches(decoder: Decoder, size: int, regions: Tensor) -> Found:
+def search_batches(decoder: LSTMDecoder, size: int, regions: Tensor) -> Found:
     """Return the captions of B images, so many at a time."""
     return [best.ids for part in torch.split(regions, size) for (best,) in beam_search(decoder, part, CONFIG)]
 
 
-def search_side_by_side(decoder: Decoder, size: int, regions: Tensor) -> Found:
+def search_side_by_side(decoder: LSTMDecoder, size: int, regions: Tensor) -> Found:
     """Return the captions of B images, so many at a time on each core, as `caption_sources` does on a large machine.
 
     Each search has one thread: threads that share an operation wait for each other at the end of it.

@@ -35,7 +35,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
 from captioner.model.randomness import Randomness
@@ -63,12 +63,12 @@ class Case:
         """The share of each target that is spread over all words."""
         return 0.0 if self.gate else LossConfig.smoothing
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> LSTMDecoder:
         """Return a decoder with random weights."""
         paper = {"regions": 0, "normalise": False, "embedding": 512, "tied": False, "gate": self.gate, "dropout": 0.0}
         config = DecoderConfig(**paper) if self.gate else DecoderConfig()  # type: ignore[arg-type]
         torch.manual_seed(0)
-        return Decoder(config, AttentionConfig(), self.words, self.width, (1, self.regions))
+        return LSTMDecoder(config, AttentionConfig(), self.words, self.width, (1, self.regions))
 
     def batches(self, count: int, captions: int) -> Iterator[Batch]:
         """Yield so many batches of so many captions, evenly spaced in a pool that is sorted by length."""
@@ -117,7 +117,7 @@ class Batch:
         return regions, self.caption_ids.flatten(0, 1), self.mask.flatten(0, 1)
 
 
-def our_loss(decoder: Decoder, batch: Batch, smoothing: float) -> Tensor:
+def our_loss(decoder: LSTMDecoder, batch: Batch, smoothing: float) -> Tensor:
     """Return the loss that the textbook has too, the paper's equation 14."""
     mask = batch.mask  # (B, N, T)
     outputs = decoder(batch.regions, batch.caption_ids, Randomness([0], len(mask)), mask)
@@ -127,7 +127,7 @@ def our_loss(decoder: Decoder, batch: Batch, smoothing: float) -> Tensor:
     return words + doubly_stochastic_penalty(outputs.alpha, mask, reduction="sum")
 
 
-def multiply_adds(decoder: Decoder, batch: Batch) -> int:
+def multiply_adds(decoder: LSTMDecoder, batch: Batch) -> int:
     """Return the multiply-adds in matrix products that a step on the batch cannot do without.
 
     They are those of the captions' words, without padding, and of the regions, once for all captions of an image. A

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers.tar_files import write_tar
 from helpers.terminals import at_terminal
-from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
+from helpers.toy_captioner import TRANSFORMER, make_toy, save_toy, use_toys, write_images
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
@@ -28,7 +28,8 @@ from captioner.model.encoders.encoder import Encoder
 
 @pytest.fixture(scope="module")
 def models(lite0: Encoder) -> dict[str, Captioner]:
-    return {str(seed): Captioner(make_toy(lite0, seed), device="cpu") for seed in range(2)}
+    models = {str(seed): Captioner(make_toy(lite0, seed), device="cpu") for seed in range(2)}
+    return {**models, "transformer": Captioner(make_toy(lite0, 2, TRANSFORMER), device="cpu")}
 
 
 @pytest.fixture
@@ -373,3 +374,22 @@ def test_a_terminal_sees_a_progress_bar_and_complaints_above_it(tmp_path: Path, 
     assert b"\rcaptioner: photos/0030.jpg: empty file\r\n" in shown
     assert process.stdout is not None
     assert process.stdout.read().startswith("out/captions.jsonl: 39 captioned (")
+
+
+def test_attention_of_all_heads_is_recorded_on_request(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("photos", "--out", "out", "--attention", "all", "--quiet", model="transformer") == 0
+    for record in read(place / "out" / "captions.jsonl"):
+        assert np.array(record["heads"]).shape == (len(record["words"]), 2, 3, 2, 2)
+        mean = np.array(record["heads"])[:, -1].mean(axis=1)
+        assert mean == pytest.approx(np.array(record["attention"]), abs=1e-4)
+    capsys.readouterr()
+    assert caption("photos", "--out", "plain", "--attention", "--quiet", model="transformer") == 0
+    assert all("heads" not in record for record in read(place / "plain" / "captions.jsonl"))
+    assert caption("photos", "--out", "plain", "--attention", "all", "--quiet", model="transformer") == 1
+    assert "has captions without heads" in capsys.readouterr().err
+
+
+def test_attention_leaves_the_folder_after_it_to_be_captioned(place: Path) -> None:
+    assert caption("--quiet", "--out", "out", "--attention", "photos") == 0
+    assert len(read(place / "out" / "captions.jsonl")) == 5
+    assert caption("photos", "--quiet", "--out", "other", "--attention", "--existing", "error") == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.toy_captioner import make_toy, use_toys, write_images
+from helpers.toy_captioner import TRANSFORMER, make_toy, use_toys, write_images
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
@@ -19,7 +19,9 @@ from captioner.model.encoders.encoder import Encoder
 
 @pytest.fixture(scope="module")
 def models(lite0: Encoder) -> dict[str, Captioner]:
-    return {str(seed): Captioner(make_toy(lite0, seed), device="cpu", name=str(seed)) for seed in range(2)}
+    models = {str(seed): Captioner(make_toy(lite0, seed), device="cpu", name=str(seed)) for seed in range(2)}
+    models["transformer"] = Captioner(make_toy(lite0, 2, TRANSFORMER), device="cpu", name="transformer")
+    return models
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_two_models_are_compared(place: Path, models: dict[str, Captioner], caps
     assert overlay("photos", "--model", "1", "--format", "svg") == 0
     assert files(place / "out") == ["compare/photos/0000.jpg.svg", "compare/photos/0001.jpg.svg"]
     drawn = (place / "out/compare/photos/0000.jpg.svg").read_text()
-    for name in models:
+    for name in ("0", "1"):
         assert f">{name}</text>" in drawn
         for word in models[name].caption("photos/0000.jpg").words:
             assert f">{word}</text>" in drawn
@@ -170,7 +172,7 @@ def test_an_html_page_alone(place: Path) -> None:
     [
         (
             ["photos", "--kind", "grids"],
-            "kind is 'grids'; choose from grid, words, matrix, animation, samples, compare",
+            "kind is 'grids'; choose from grid, words, matrix, animation, samples, heads, compare",
         ),
         (["photos", "--kind", "compare"], "compare needs two models, not 1"),
         (["photos", "--format", "jpg"], "format is 'jpg'; choose from png, pdf, svg, gif, webp"),
@@ -178,7 +180,7 @@ def test_an_html_page_alone(place: Path) -> None:
         (["photos", "--format", "gif", "--kind", "grid"], "format gif is of kind animation, not grid"),
         (
             ["photos", "--format", "svg", "--kind", "words"],
-            "format svg is of kind grid, matrix, samples or compare, not words",
+            "format svg is of kind grid, matrix, samples, heads or compare, not words",
         ),
         (["photos", "--temperature", "2"], "temperature applies to sampling only"),
         ([], "name images, or a file of recorded captions with --from"),
@@ -217,3 +219,19 @@ def test_formats_choose_the_kind(place: Path) -> None:
 def test_options_are_checked(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OverlayOptions(**settings)
+
+
+def test_all_layers_and_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert overlay("photos", "--kind", "heads", "--format", "svg", model="transformer") == 0
+    assert files(place / "out") == ["heads/photos/0000.jpg.svg", "heads/photos/0001.jpg.svg"]
+    drawn = (place / "out/heads/photos/0000.jpg.svg").read_text()
+    for layer, head in ((1, 1), (1, 3), (2, 3)):
+        assert f">layer {layer}, head {head}</text>" in drawn
+    assert (
+        overlay("photos/0000.jpg", "--kind", "heads", "--caption", "a dog", "--format", "svg", model="transformer") == 0
+    )
+    assert ">dog</text>" in (place / "out/heads/photos/0000.jpg.svg").read_text()
+    capsys.readouterr()
+    main(["caption", "photos/0000.jpg", "--out", "captions", "--attention", "--quiet", "--model", "transformer"])
+    assert main(["overlay", "--from", "captions/captions.jsonl", "--kind", "heads", "--out", "o", "--quiet"]) == 1
+    assert "photos/0000.jpg: the caption does not have its heads; make it with" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.data_folders import write_image, write_json
 from helpers.photo_folders import EXAMPLES
 from helpers.toy_training import run_toy
@@ -17,6 +18,7 @@ from helpers.toy_training import run_toy
 import captioner.training.start
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig
+from captioner.model.decoder import make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.training import bundled_recipes
 from captioner.training.recipe import load_recipe
@@ -93,3 +95,23 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     assert checkpoint.encoder_identity["grid"] == [grid, grid]
     assert len(checkpoint.vocabulary) > 8
     shutil.rmtree(tmp_path / "run")  # some are hundreds of megabytes
+
+
+def count_weights(recipe: str) -> int:
+    """Return the number of weights of a recipe's decoder, on Flickr8k's words and EfficientNet-Lite2's regions."""
+    experiment = load_recipe(RECIPES[0].parent / recipe)
+    with torch.device("meta"):
+        decoder = make_decoder(experiment.decoder, experiment.attention, 2540, 1280, (9, 9))
+    return sum(parameter.numel() for parameter in decoder.parameters())
+
+
+def test_the_transformer_has_as_many_weights_as_the_lstm() -> None:
+    lstm, transformer = (count_weights(f"flickr8k-{name}.yaml") for name in ("soft", "transformer"))
+    assert lstm == 5_508_844
+    assert transformer == pytest.approx(lstm, rel=0.1)
+
+
+def test_the_transformer_has_the_budget_of_the_lstm() -> None:
+    lstm, transformer = (load_recipe(RECIPES[0].parent / f"flickr8k-{name}.yaml") for name in ("soft", "transformer"))
+    for setting in ("data", "epochs", "encoder", "vocabulary", "loss", "batches", "self_critical", "validation"):
+        assert getattr(transformer, setting) == getattr(lstm, setting), setting

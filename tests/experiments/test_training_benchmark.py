@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.textbook import Textbook, soft_loss
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "benchmarks"))
@@ -21,10 +21,10 @@ V, L, D, E, H, A = 11, 4, 6, 5, 7, 3
 PAPER = {"regions": 0, "normalise": False, "embedding": E, "hidden": H, "tied": False, "dropout": 0.0}
 
 
-def make(attention: AttentionConfig | None = None, **settings: object) -> Decoder:
+def make(attention: AttentionConfig | None = None, **settings: object) -> LSTMDecoder:
     torch.manual_seed(0)
     config = DecoderConfig(**{**PAPER, **settings})  # type: ignore[arg-type]
-    return Decoder(config, attention or AttentionConfig(width=A), V, D, (1, L)).double()
+    return LSTMDecoder(config, attention or AttentionConfig(width=A), V, D, (1, L)).double()
 
 
 def make_batch(captions: int = 20) -> Batch:

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from helpers.data_folders import write_json
+from helpers.detections import detect, write_tsv
 from helpers.photo_folders import EXAMPLES, ROOT
 from helpers.tar_files import write_tar
 
@@ -79,6 +82,7 @@ def write_world(folder: Path) -> Path:
     _write_own(folder / "photos", photos)
     _write_flickr8k(folder / "data" / "flickr8k", photos)
     _write_coco(folder / "data", photos)
+    _write_detections(folder, photos)
     (folder / "shards").mkdir()
     write_tar(folder / "shards" / "00012.tar", {path.name: path.read_bytes() for path in photos[:2]})
     return folder
@@ -104,6 +108,16 @@ def _write_flickr8k(root: Path, photos: list[Path]) -> None:
     (text / "Flickr8k.token.txt").write_text("".join(tokens))
     for stem, own in (("train", photos[:3]), ("dev", photos[3:5]), ("test", photos[5:])):
         (text / f"Flickr_8k.{stem}Images.txt").write_text("".join(f"{path.name}\n" for path in own))
+
+
+def _write_detections(folder: Path, photos: list[Path]) -> None:
+    """Write the regions that a detector found, of Flickr8k's photographs by their names and of COCO's by their ids."""
+    for number, path in enumerate(photos):
+        with Image.open(path) as photo:
+            size = photo.size
+        found = detect(number, 3 + number, size)
+        write_tsv(folder / "frcnn.tsv", {path.stem: found}, size)
+        write_tsv(folder / ("trainval.tsv" if number < 5 else "test.tsv"), {str(number): found}, size)
 
 
 def _write_coco(data: Path, photos: list[Path]) -> None:

@@ -13,19 +13,25 @@ from captioner.captioning.captioner import Captioner
 from captioner.datasets.vocabulary import END, SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, save_checkpoint
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import make_decoder
 from captioner.model.encoders.encoder import Encoder
 
 WORDS = ("a", "dog", "cat", "runs", "on", "the", "beach", "naïve", "café", "man", "'s", "red", "boat", "two")
 VOCABULARY = Vocabulary((*SPECIALS, *WORDS))
 
 
-def make_toy(encoder: Encoder, seed: int = 0) -> Checkpoint:
+LSTM = DecoderConfig(embedding=8, hidden=12, regions=6)
+TRANSFORMER = DecoderConfig(8, 12, 6, True, "none", False, layers=2, kind="transformer", heads=3, feed_forward=16,
+                            positions="learned")  # fmt: skip
+
+
+def make_toy(encoder: Encoder, seed: int = 0, config: DecoderConfig = LSTM) -> Checkpoint:
     """A model of 4 regions and 18 words."""
-    attention, config = AttentionConfig(width=5), DecoderConfig(embedding=8, hidden=12, regions=6)
+    score = "scaled-dot" if config.kind == "transformer" else "additive"
+    attention = AttentionConfig(score=score, width=5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        decoder = Decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
+        decoder = make_decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(4)  # lively: otherwise every word is about as probable as any other

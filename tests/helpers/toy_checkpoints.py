@@ -11,7 +11,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
 from captioner.model.checkpoint import Checkpoint, TrainingState
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import make_decoder
 
 VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "naïve", "犬", "'s", "n't", "x-ray"))  # V = 11
 IDENTITY = {
@@ -34,7 +34,7 @@ def make_checkpoint(seed: int = 0, mode: str = "soft", tied: bool = True, **chan
         "attention": attention,
         "decoder": config,
         "vocabulary": VOCABULARY,
-        "weights": Decoder(config, attention, len(VOCABULARY), 6, (2, 2)).state_dict(),
+        "weights": make_decoder(config, attention, len(VOCABULARY), 6, (2, 2)).state_dict(),
         "metrics": {"bleu4": 0.1 + 0.2, "loss": 1e-300},
         "settings": {"name": "toy", "optimiser": {"rate": 4e-4, "steps": None}, "seeds": [1, 2]},
         "progress": {"epoch": 3, "step": 10**15},

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 
 V, D, L = 8, 6, 4
 
 
-def make_decoder(seed: int = 0, mode: str = "soft", inference: str = "expectation", words: int = V) -> Decoder:
+def make_decoder(seed: int = 0, mode: str = "soft", inference: str = "expectation", words: int = V) -> LSTMDecoder:
     """Return the decoder, in double precision, ready to search with."""
     torch.manual_seed(seed)
     config = DecoderConfig(embedding=5, hidden=6, regions=0, dropout=0.0)
     attention = AttentionConfig(mode, width=5, inference=inference)
-    decoder = Decoder(config, attention, words, D, (2, 2)).double().eval()
+    decoder = LSTMDecoder(config, attention, words, D, (2, 2)).double().eval()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(4)  # lively: otherwise every word is about as probable as any other

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import END, Vocabulary
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import make_decoder
 from captioner.processes import Processes
 from captioner.training.batches import Batch, Corpus, EpochPlan
 from captioner.training.learner import Learner
@@ -49,6 +49,7 @@ def make_learner(
     mode: str = "soft",
     *,
     attention: dict[str, Any] | None = None,
+    decoder: dict[str, Any] | None = None,
     dropout: float = 0.0,
     scale: float = 3.0,
     kind: torch.dtype = torch.float64,
@@ -58,16 +59,16 @@ def make_learner(
     torch.manual_seed(0)
     settings = Recipe(
         data=(DataConfig("nowhere"),),
-        decoder=DecoderConfig(embedding=5, hidden=7, regions=6, dropout=dropout),
+        decoder=DecoderConfig(**{"embedding": 5, "hidden": 7, "regions": 6, "dropout": dropout, **(decoder or {})}),
         attention=AttentionConfig(mode, width=5, **(attention or {})),
         **sections,
     )
-    decoder = Decoder(settings.decoder, settings.attention, len(VOCABULARY), D, (2, 2)).to(kind)
+    module = make_decoder(settings.decoder, settings.attention, len(VOCABULARY), D, (2, 2)).to(kind)
     with torch.no_grad():
-        for parameter in decoder.parameters():
+        for parameter in module.parameters():
             parameter.mul_(scale)  # lively: otherwise every word is about as probable as any other
     encoder = SimpleEncoder()
-    return Learner(settings, decoder, encoder, Processes(), "cpu")  # type: ignore[arg-type]
+    return Learner(settings, module, encoder, Processes(), "cpu")  # type: ignore[arg-type]
 
 
 def make_batch(index: int = 0, sampled: int = 0) -> Batch:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, replace
@@ -23,10 +24,14 @@ from captioner.model.checkpoint import (
 )
 from captioner.model.checkpoint_files import deserialise
 from captioner.model.config import MODES, EncoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import make_decoder
 from captioner.model.encoders import backbones
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.export import export_model
+
+# The settings of the first version.
+FIRST_ATTENTION = "mode score width expected window temperature final_temperature inference heads feed"
+FIRST_DECODER = "embedding hidden regions normalise gate deep_output tied dropout region_dropout"
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -58,7 +63,7 @@ def test_comes_back_as_it_was(tmp_path: Path, tied: bool) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_says_the_same_after_loading(tmp_path: Path, mode: str, tied: bool) -> None:
     checkpoint = make_checkpoint(mode=mode, tied=tied)
-    decoder = Decoder(checkpoint.decoder, checkpoint.attention, len(VOCABULARY), 6, (2, 2))
+    decoder = make_decoder(checkpoint.decoder, checkpoint.attention, len(VOCABULARY), 6, (2, 2))
     decoder.load_state_dict(checkpoint.weights)
     save_checkpoint(tmp_path, checkpoint)
     before = torch.get_rng_state()
@@ -114,6 +119,20 @@ def test_digest_tells_models_apart() -> None:
     assert len({model.digest, *(other.digest for other in others)}) == 1 + len(others)
 
 
+def test_the_digest_is_that_of_versions_before_a_setting_was_added() -> None:
+    """Records and results name a model by its digest: a version that knows more must not call it something else."""
+    model = make_checkpoint()
+    settings = [
+        {name: getattr(model.attention, name) for name in FIRST_ATTENTION.split()},
+        {name: getattr(model.decoder, name) for name in FIRST_DECODER.split()},
+    ]
+    before = [model.encoder_identity, *settings, model.vocabulary.to_dict()]
+    contents = hashlib.blake2b(json.dumps(before, sort_keys=True).encode(), digest_size=8)
+    for name, weight in sorted(model.distinct_weights.items()):
+        contents.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode() + weight.numpy().tobytes())
+    assert model.digest == contents.hexdigest()
+
+
 def test_half_precision_is_half_the_size(tmp_path: Path) -> None:
     model = make_checkpoint()
     save_checkpoint(tmp_path, to_half(model))
@@ -134,7 +153,7 @@ def with_encoder(
     """A toy model on a real encoder."""
     identity = encoder.identity()
     model = make_checkpoint()
-    decoder = Decoder(model.decoder, model.attention, len(VOCABULARY), identity["dimensions"], encoder.grid)
+    decoder = make_decoder(model.decoder, model.attention, len(VOCABULARY), identity["dimensions"], encoder.grid)
     return replace(
         model,
         encoder=config or model.encoder,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.model import attention
 from captioner.model.config import AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder, Outputs
+from captioner.model.decoder import LSTMDecoder, Outputs
 from captioner.model.losses import reinforce_surrogate, word_losses
 from captioner.model.randomness import Randomness
 
@@ -20,17 +20,19 @@ IDS = torch.tensor([[[1, 5, 4, 2]]])  # (1, 1, T + 1)
 MASK = torch.ones(1, 1, STEPS, dtype=torch.bool)
 
 
-def make() -> tuple[Decoder, Tensor]:
+def make() -> tuple[LSTMDecoder, Tensor]:
     torch.manual_seed(0)
     config = DecoderConfig(embedding=4, hidden=5, regions=4, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig("hard", width=3, expected=0.0), V, D, (1, L)).double()
+    decoder = LSTMDecoder(config, AttentionConfig("hard", width=3, expected=0.0), V, D, (1, L)).double()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(3)  # lively: weights and likelihoods that differ from path to path
     return decoder, torch.randn(1, L, D, dtype=torch.float64)
 
 
-def forced(decoder: Decoder, regions: Tensor, patch: pytest.MonkeyPatch) -> Iterator[tuple[Outputs, Tensor, Tensor]]:
+def forced(
+    decoder: LSTMDecoder, regions: Tensor, patch: pytest.MonkeyPatch
+) -> Iterator[tuple[Outputs, Tensor, Tensor]]:
     """Yield the outputs, the log likelihood (1, 1) of the caption and the log probability for each path of regions."""
     for path in itertools.product(range(L), repeat=STEPS):
         regions_left = iter(path)

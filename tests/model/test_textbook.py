@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,23 +13,35 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model import losses, textbook
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoder import make_decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.randomness import Randomness
 from captioner.model.textbook import Textbook
+from captioner.model.textbook_two_layers import TwoLayerTextbook
 
 V, D, L, B, N = 11, 6, 4, 3, 2
 LENGTHS = ((5, 3), (4, 4), (2, 1))  # words of each caption, the end included
-PARTS = [(gate, deep, regions) for gate in GATES for deep in (True, False) for regions in (0, 5)]
+PARTS = [
+    {"layers": layers, "gate": gate, "deep_output": deep, "tied": deep, "regions": regions, "normalise": regions > 0}
+    for layers, gate, deep, regions in product((1, 2), GATES, (True, False), (0, 5))
+]
+PLAIN = {"gate": "scalar", "regions": 0, "normalise": False}
+every_part = pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "-".join(map(str, parts.values())))
 
 
-def make(mode: str = "soft", gate: str = "scalar", deep: bool = True, regions: int = 0, **attention: float) -> Decoder:
+def make(mode: str, parts: dict[str, Any], **attention: float) -> LSTMDecoder:
     torch.manual_seed(0)
-    config = DecoderConfig(5, 7, regions, normalise=regions > 0, gate=gate, deep_output=deep, tied=deep, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig(mode, width=3, **attention), V, D, (2, 2)).double()  # type: ignore[arg-type]
+    config = DecoderConfig(5, 7, dropout=0.0, **parts)
+    decoder = make_decoder(config, AttentionConfig(mode, width=3, **attention), V, D, (2, 2)).double()  # type: ignore[arg-type]
+    assert isinstance(decoder, LSTMDecoder)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(3)  # lively: otherwise every word is about as probable as any other
     return decoder
+
+
+def make_page(decoder: LSTMDecoder) -> Textbook:
+    return (TwoLayerTextbook if decoder.config.layers == 2 else Textbook).from_decoder(decoder)
 
 
 def make_batch() -> tuple[Tensor, Tensor, Tensor]:
@@ -51,7 +66,7 @@ def copies(regions: Tensor) -> Tensor:
     return regions.repeat_interleave(N, dim=0)
 
 
-def assert_same_gradients(decoder: Decoder, ours: Tensor, theirs: Tensor) -> None:
+def assert_same_gradients(decoder: LSTMDecoder, ours: Tensor, theirs: Tensor) -> None:
     names, parameters = zip(*decoder.named_parameters(), strict=True)
     found, expected = (torch.autograd.grad(loss, parameters, retain_graph=True) for loss in (ours, theirs))
     for name, one, other in zip(names, found, expected, strict=True):
@@ -59,11 +74,11 @@ def assert_same_gradients(decoder: Decoder, ours: Tensor, theirs: Tensor) -> Non
         assert one.abs().max() > 0, name
 
 
-@pytest.mark.parametrize(("gate", "deep", "regions"), PARTS)
-def test_soft_attention_is_that_of_the_page(gate: str, deep: bool, regions: int) -> None:
-    decoder = make("soft", gate, deep, regions)
+@every_part
+def test_soft_attention_is_that_of_the_page(parts: dict[str, Any]) -> None:
+    decoder = make("soft", parts)
     images, ids, mask = make_batch()
-    page = Textbook.from_decoder(decoder)
+    page = make_page(decoder)
     logits, alpha, _ = page(copies(images), rows(ids))
     outputs = decoder(images, ids, mask=mask)
     torch.testing.assert_close(outputs.logits, logits[rows(mask)])
@@ -76,14 +91,14 @@ def test_soft_attention_is_that_of_the_page(gate: str, deep: bool, regions: int)
     assert_same_gradients(decoder, ours, theirs)
 
 
-@pytest.mark.parametrize(("gate", "deep", "regions"), PARTS)
-def test_hard_attention_is_that_of_the_page(gate: str, deep: bool, regions: int) -> None:
+@every_part
+def test_hard_attention_is_that_of_the_page(parts: dict[str, Any]) -> None:
     """On the same sampled regions, the surrogate has the value and the gradient of the page's learning rule."""
-    decoder = make("hard", gate, deep, regions, expected=0.0)
+    decoder = make("hard", parts, expected=0.0)
     images, ids, mask = make_batch()
     outputs = decoder(images, ids, Randomness([3], B), mask)
     assert len(set(outputs.chosen[mask].tolist())) > 1
-    page = Textbook.from_decoder(decoder)
+    page = make_page(decoder)
     looks = iter(rows(outputs.chosen).unbind(dim=1))  # T times (C,)
     logits, alpha, s = page(copies(images), rows(ids), lambda alpha: F.one_hot(next(looks), L).to(alpha.dtype))
     torch.testing.assert_close(outputs.logits, logits[rows(mask)])
@@ -104,8 +119,9 @@ def test_hard_attention_is_that_of_the_page(gate: str, deep: bool, regions: int)
     )
 
 
-def test_images_that_expect_are_soft_and_the_others_hard() -> None:
-    decoder = make("hard", expected=0.5)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_images_that_expect_are_soft_and_the_others_hard(layers: int) -> None:
+    decoder = make("hard", {**PLAIN, "layers": layers}, expected=0.5)
     images, ids, _ = make_batch()
     outputs = decoder(images, ids, Randomness([5], B))
     expected = outputs.expected.flatten().repeat_interleave(N).unsqueeze(1)  # (C, 1)
@@ -115,7 +131,7 @@ def test_images_that_expect_are_soft_and_the_others_hard() -> None:
     def phi(alpha: Tensor) -> Tensor:
         return torch.where(expected, alpha, F.one_hot(next(looks), L).to(alpha.dtype))
 
-    logits, alpha, _ = Textbook.from_decoder(decoder)(copies(images), rows(ids), phi)
+    logits, alpha, _ = make_page(decoder)(copies(images), rows(ids), phi)
     torch.testing.assert_close(rows(outputs.logits), logits)
     torch.testing.assert_close(rows(outputs.alpha), alpha)
 
@@ -130,9 +146,10 @@ def test_samples_are_as_frequent_as_their_weights() -> None:
     assert textbook.soft(alpha) is alpha
 
 
-def test_a_page_of_its_own_reads_captions() -> None:
+@pytest.mark.parametrize("kind", [Textbook, TwoLayerTextbook])
+def test_a_page_of_its_own_reads_captions(kind: type[Textbook]) -> None:
     torch.manual_seed(0)
-    page = Textbook(D, 5, 7, V, 3).double()
+    page = kind(D, 5, 7, V, 3).double()
     images, ids, mask = make_batch()
     for phi in (textbook.soft, textbook.hard):
         logits, alpha, _ = page(copies(images), rows(ids), phi)
@@ -145,6 +162,12 @@ def test_a_page_of_its_own_reads_captions() -> None:
     "attention", [AttentionConfig("local", width=3), AttentionConfig(score="cosine", width=3), AttentionConfig("none")]
 )
 def test_what_is_not_in_the_paper_is_refused(attention: AttentionConfig) -> None:
-    decoder = Decoder(DecoderConfig(5, 7, 0), attention, V, D, (2, 2))
+    decoder = LSTMDecoder(DecoderConfig(5, 7, 0), attention, V, D, (2, 2))
     with pytest.raises(ValueError, match=attention.mode):
         Textbook.from_decoder(decoder)
+
+
+def test_each_page_is_of_its_own_number_of_layers() -> None:
+    for layers, page in ((1, TwoLayerTextbook), (2, Textbook)):
+        with pytest.raises(ValueError, match=f"^decoder.layers is {layers}; this textbook has {3 - layers}"):
+            page.from_decoder(make("soft", {**PLAIN, "layers": layers}))

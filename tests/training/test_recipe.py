@@ -25,8 +25,10 @@ from captioner.training.settings import (
 NAMES = [
     *(f"{data}-{recipe}" for data in ("flickr8k", "coco") for recipe in ("soft", "hard", "paper-soft", "paper-hard")),
     *("coco-tuned", "coco-fast", "coco-fast-tuned", "coco-flickr8k", "flickr8k-from-coco", "finetune", "tiny"),
+    "flickr8k-transformer",
 ]
-DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout, region_dropout"
+DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout, region_dropout, "
+DECODER_KEYS += "layers, kind, heads, feed_forward, positions"
 TOP_KEYS = (
     "data, seed, epochs, encoder, attention, decoder, vocabulary, loss, optimiser, schedule, batches, tuning, "
     "self_critical, validation, precision, start, save_every, tensorboard"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.decoder_kinds import TRANSFORMER
 from helpers.toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regions, unpadded
 from torch import Tensor
 
@@ -17,6 +18,13 @@ from captioner.training.batches import EpochPlan
 from captioner.training.learner import Learner
 from captioner.training.rewards import Rewards
 from captioner.training.settings import BatchConfig, SelfCriticalConfig
+
+# Decoders by their settings.
+OTHERS: dict[str, dict[str, Any]] = {
+    "lstm": {},
+    "two layers": {"decoder": {"layers": 2}},
+    "transformer": {"decoder": {**TRANSFORMER, "positions": "learned"}, "attention": {"score": "scaled-dot"}},
+}
 
 
 class WordCount:
@@ -72,9 +80,10 @@ def test_a_caption_that_breaks_off_is_worth_less_than_one_that_ends() -> None:
     assert whole > cut
 
 
+@pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize(("baseline", "temperature"), [("mean", 1.0), ("greedy", 1.0), ("mean", 0.4)])
-def test_the_self_critical_loss_by_hand(baseline: str, temperature: float) -> None:
-    learner = make_critic(baseline, temperature=temperature)
+def test_the_self_critical_loss_by_hand(baseline: str, temperature: float, kind: str) -> None:
+    learner = make_critic(baseline, temperature=temperature, **OTHERS[kind])
     batch, regions = make_batch(sampled=5), some_regions()
     rewards = WordCount("a")
     loss, numbers = learner.self_critical_loss(batch, regions, rewards)  # type: ignore[arg-type]
@@ -108,9 +117,11 @@ def test_samples_of_equal_worth_teach_nothing() -> None:
     assert numbers["reward"] == pytest.approx(numbers["baseline"]) == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("baseline", ["mean", "greedy"])
-def test_training_on_rewards_raises_them(baseline: str) -> None:
-    learner = make_critic(baseline, 6, kind=torch.float32, scale=1.5)
+@pytest.mark.parametrize(
+    ("baseline", "kind"), [("mean", "lstm"), ("greedy", "lstm"), ("mean", "two layers"), ("mean", "transformer")]
+)
+def test_training_on_rewards_raises_them(baseline: str, kind: str) -> None:
+    learner = make_critic(baseline, 6, kind=torch.float32, scale=1.5, **OTHERS[kind])
     rewards, regions = Rewards(CORPUS, VOCABULARY, 8), some_regions(kind=torch.float32)
     found = []
     for step in range(60):

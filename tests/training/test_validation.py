@@ -16,7 +16,7 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
-from captioner.model.decoder import Decoder
+from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.training.data import ValidationSet
@@ -46,10 +46,10 @@ class Cache:
         return np.stack([self.known[name] for name in names])
 
 
-def make_decoder() -> Decoder:
+def make_decoder() -> LSTMDecoder:
     torch.manual_seed(0)
     config = DecoderConfig(embedding=5, hidden=6, regions=0, dropout=0.0)
-    decoder = Decoder(config, AttentionConfig(width=5), len(VOCABULARY), D, (2, 2)).eval()
+    decoder = LSTMDecoder(config, AttentionConfig(width=5), len(VOCABULARY), D, (2, 2)).eval()
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(4)  # lively: otherwise every caption is the same

@@ -16,6 +16,7 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.figures.masks import blend, visible_mask
+from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import Preprocessing
 from captioner.web.assets import VIEWER, read_asset
 from captioner.web.gallery import GalleryEntry, write_gallery
@@ -152,16 +153,37 @@ def test_paints_as_the_figures_do(style: str, browser: Browser) -> None:  # noqa
             mask = visible_mask(attention_map(caption, 0, (43, 61)), GRID[0] * GRID[1])
             expected = blend(pixels.astype(np.float32) / 255, mask, style, 96)
             opaque = np.concatenate([pixels, np.full((61, 43, 1), 255, dtype=np.uint8)], axis=2)
-            geometry = caption.geometry
-            given = {
-                "width": geometry.width,
-                "height": geometry.height,
-                "box": list(geometry.box),
-                "flipped": geometry.flipped,
-            }
+            given = caption.geometry.to_dict()
             arguments = [opaque.ravel().tolist(), 43, 61, caption.attention[0].tolist(), given, style]
             painted = np.array(watched.page.evaluate(PAINT, arguments)).reshape(61, 43, 4)
             np.testing.assert_allclose(painted[..., :3], expected * 255, atol=1 if style == "mask" else 5)
+
+
+def test_boxes_are_filled_as_in_figures_and_outlined(browser: Browser) -> None:  # noqa: F811
+    boxes = ((0.0, 0.0, 86.0, 244.0), (40.0, 60.0, 172.0, 200.0), (120.0, 180.0, 172.0, 244.0))
+    caption = caption_of(
+        np.array([[[0.2, 0.7, 0.1]]]), Geometry(172, 244, (0.0, 0.0, 172.0, 244.0), boxes=boxes), ("dog",)
+    )
+    pixels = np.random.default_rng(3).integers(0, 256, (122, 86, 3), dtype=np.uint8)
+    mask = visible_mask(attention_map(caption, 0, (86, 122)), 3)
+    expected = blend(pixels.astype(np.float32) / 255, mask, "mask", 96) * 255
+    opaque = np.concatenate([pixels, np.full((122, 86, 1), 255, dtype=np.uint8)], axis=2)
+    arguments = [opaque.ravel().tolist(), 86, 122, caption.attention[0].tolist(), caption.geometry.to_dict(), "mask"]
+    with watched_page(browser, "about:blank") as watched:
+        watched.page.add_script_tag(content=read_asset(VIEWER[0]))
+        painted = np.array(watched.page.evaluate(PAINT, arguments)).reshape(122, 86, 4)[..., :3]
+        place = watched.page.evaluate(
+            "geometry => Attention.place(Float32Array.from([0.1, 0.1, 0.8]), 1, 3, geometry)",
+            caption.geometry.to_dict(),
+        )
+    assert place == "the bottom right"
+    left, top, right, bottom = 20, 30, 86, 100  # the box of 0.7 on the raster
+    assert (painted[top : top + 2, left:right] == (255, 225, 77)).all()
+    assert (painted[top:bottom, left : left + 2] == (255, 225, 77)).all()
+    untouched = np.ones((122, 86), bool)
+    untouched[top - 1 : bottom + 1, left - 1 :] = False
+    untouched[top + 3 : bottom - 3, left + 3 : right - 3] = True
+    np.testing.assert_allclose(painted[untouched], expected[untouched], atol=1)
 
 
 def test_keys_move_through_words_and_images(browser: Browser, animals: str) -> None:  # noqa: F811

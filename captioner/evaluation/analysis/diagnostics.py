@@ -55,7 +55,7 @@ class Diagnostics:
 
     captions: int
     empty: int
-    regions: int
+    regions: float
     overall: WordStatistics
     positions: tuple[WordStatistics, ...]
     classes: dict[str, WordStatistics]
@@ -84,16 +84,13 @@ class Diagnostics:
 
 
 def diagnose(captions: Sequence[Caption]) -> Diagnostics:
-    """Measure the attention of one model's captions, of which all that have words have the same grid."""
+    """Measure the attention of one model's captions; `regions` is their mean number where images differ in it."""
     if not captions:
         raise ValueError("there are no captions to diagnose; expected at least one")
     told = [caption for caption in captions if caption.words]
     # A caption without words that was read back from a record does not know its grid.
-    grids = {caption.attention.shape[1:] for caption in told or captions[:1]}
-    if len(grids) > 1:
-        sizes = ", ".join(f"{rows} x {columns}" for rows, columns in sorted(grids))
-        raise ValueError(f"the captions have grids of {sizes}; the captions of one model have one")
-    regions = math.prod(grids.pop())
+    counts = [math.prod(caption.attention.shape[1:]) for caption in told or captions[:1]]
+    regions = counts[0] if len(set(counts)) == 1 else round(float(np.mean(counts)), 1)
     measured = [_measure(caption) for caption in told]
     rows = np.concatenate([np.empty((0, 5)), *measured])  # (W, 5)
     places = np.array([place for caption in told for place in range(len(caption.words))], dtype=np.int64)  # (W,)
@@ -108,7 +105,7 @@ def diagnose(captions: Sequence[Caption]) -> Diagnostics:
         positions=tuple(_average(rows[places == place], regions) for place in range(places.max(initial=-1) + 1)),
         classes={name: _average(rows[names == name], regions) for name in CLASSES if name in names},
         residual=_mean(residuals),
-        residual_sum=_mean(residuals) * regions,
+        residual_sum=_mean(residuals) * regions if isinstance(regions, int) else _mean(np.multiply(residuals, counts)),
         collapsed=_mean([movement < STILL for movement in moved]),
     )
 
@@ -149,7 +146,7 @@ def _measure(caption: Caption) -> Values:
     return rows
 
 
-def _average(rows: Values, regions: int) -> WordStatistics:
+def _average(rows: Values, regions: float) -> WordStatistics:
     """Average what `_measure` says of words (W, 5)."""
     moved = rows[~np.isnan(rows[:, 3])]
     entropy_mean, peak, beta = (_mean(rows[:, column]) for column in range(3))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,10 @@ def measure_grounding(
 
 
 def covered_shares(boxes: NDArray[Any], geometry: Geometry, grid: tuple[int, int]) -> Values:
-    """Return the share (rows, columns), 0..1, of each cell of the grid that lies inside the union of boxes (n, 4)."""
+    """Return the share (rows, columns), 0..1, of each region that lies inside the union of boxes (n, 4)."""
+    if geometry.boxes is not None:  # each is a grid of one cell
+        alone = (replace(geometry, box=box, boxes=None) for box in geometry.boxes)
+        return np.array([[covered_shares(boxes, each, (1, 1))[0, 0] for each in alone]])
     rows, columns = grid
     left, top, right, bottom = geometry.box
     across, down = np.linspace(left, right, columns + 1), np.linspace(top, bottom, rows + 1)
@@ -192,7 +195,7 @@ def _score(weights: Values, caption: Caption, boxes: Values) -> Values:
     middle = _inside(np.array([(left + right) / 2, (top + bottom) / 2]), boxes)
     mean = caption.attention.mean(axis=0, dtype=np.float64)  # (rows, columns)
     pointing = (_point(weights, centres), _point(mean, centres), float(middle), float(centres.mean()))
-    inside = [float((each * shares).sum() / each.sum()) for each in (weights, mean, _central(grid))]
+    inside = [float((each * shares).sum() / each.sum()) for each in (weights, mean, _central(geometry, grid))]
     mass = (*inside, float(shares.mean()))
     return np.stack([pointing, mass], axis=-1)  # (methods, measures)
 
@@ -201,15 +204,23 @@ def _point(weights: Values, inside: NDArray[np.bool_]) -> float:
     return float(inside[weights == weights.max()].mean())
 
 
-def _central(grid: tuple[int, int]) -> Values:
-    """Return Gaussian weights (rows, columns) around the middle of a grid."""
+def _central(geometry: Geometry, grid: tuple[int, int]) -> Values:
+    """Return Gaussian weights (rows, columns) around the middle of what was seen."""
+    if geometry.boxes is not None:
+        away = (_cell_centres(geometry, grid) / (geometry.width, geometry.height) - 0.5) / SPREAD  # (1, boxes, 2)
+        around: Values = np.exp(-0.5 * np.square(away).sum(axis=-1))
+        return around
     down, across = (((np.arange(count) + 0.5) / count - 0.5) / SPREAD for count in grid)
     weights: Values = np.exp(-0.5 * np.add.outer(down**2, across**2))
     return weights
 
 
 def _cell_centres(geometry: Geometry, grid: tuple[int, int]) -> Values:
-    """Return the (x, y) of the middle of each cell (rows, columns, 2), in pixels of the original."""
+    """Return the (x, y) of the middle of each region (rows, columns, 2), in pixels of the original."""
+    if geometry.boxes is not None:
+        edges = np.array([geometry.boxes])  # (1, boxes, 4)
+        middles: Values = (edges[..., :2] + edges[..., 2:]) / 2
+        return middles
     rows, columns = grid
     left, top, right, bottom = geometry.box
     xs = left + (np.arange(columns) + 0.5) * (right - left) / columns

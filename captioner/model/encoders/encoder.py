@@ -48,6 +48,10 @@ class Encoder(nn.Module):
         features = copy.deepcopy(trunk).eval().to("meta")(probe)  # (1, D, rows, columns)
         self.dimensions = int(features.shape[1])
         self.grid = (int(features.shape[2]), int(features.shape[3]))
+        if preprocessing.fit == "pad" and preprocessing.cells is None:
+            if self.grid[0] != self.grid[1]:
+                raise ValueError(f"fit is 'pad'; it needs a square grid, and {name} has one of {self.grid}")
+            self.preprocessing = replace(preprocessing, cells=self.grid[0])
         self.freeze()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -119,6 +123,8 @@ class Encoder(nn.Module):
 def load_encoder(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
     """Return the encoder of `config` (by default the default one), frozen; `progress` shows downloads on stderr."""
     config = config or EncoderConfig()
+    if config.is_imported:
+        raise ValueError(f"{config.name} is no encoder: its regions were imported, and are in a cache")
     backbone = load_backbone(config.name, config.layer, config.weights, progress=progress)
     preprocessing = replace(
         backbone.preprocessing,

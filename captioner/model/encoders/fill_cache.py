@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captioner.datasets.dataset import CaptionedImage
 from captioner.files import digest, printable, try_lock, write_whole
+from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
-from captioner.images.preprocessing import Prepared, read_ahead
+from captioner.images.preprocessing import BOXES, Prepared, Preprocessing, read_ahead
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.engines import Engine, Regions, make_engine
 from captioner.model.encoders.region_cache import (
+    BOXES_FILE,
     HALF,
+    SINGLE,
     Record,
     Stamp,
     cache_folder,
@@ -69,7 +73,7 @@ def fill_cache(
     if unique and not _find_pending(unique, read_index(folder)):  # nothing to add, so that others need not wait for us
         progress(len(unique), len(unique))
         return folder, FillReport(0, len(unique), ())
-    with _Writer(folder, identity) as writer:
+    with Writer(folder, identity) as writer:
         pending = writer.find_pending(unique)
         done = found = len(unique) - len(pending)
         progress(found, len(unique))
@@ -103,12 +107,14 @@ def _encode_ahead(
     return map_ahead(encode_batch, batches, workers=2, ahead=2, name="encode")
 
 
-class _Writer:
+class Writer:
     """The one process that adds to a cache."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
-        self.row_bytes = identity["grid"][0] * identity["grid"][1] * identity["dimensions"] * HALF.itemsize
+        self.preprocessing = Preprocessing.from_dict(identity["preprocessing"])
+        self.regions = identity["grid"][0] * identity["grid"][1]  # L
+        self.row_bytes = self.regions * identity["dimensions"] * HALF.itemsize
         self.stamps: dict[str, Stamp] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = (folder / "cache.lock").open("ab")
@@ -120,17 +126,19 @@ class _Writer:
             self.records = read_index(folder)
             self._cut_torn_ends()
             self.rows = (folder / "regions.f16").open("ab")
+            self.boxes = (folder / BOXES_FILE).open("ab") if self.preprocessing.fit == BOXES else None
             self.index = (folder / "index.jsonl").open("ab")
         except BaseException:
             self.lock.close()
             raise
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in (self.rows, self.index, self.lock):
-            file.close()
+        for file in (self.rows, self.boxes, self.index, self.lock):
+            if file is not None:
+                file.close()
 
     def find_pending(self, images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
         """Return the images whose regions are not there, and remember how each file stood before it was read."""
@@ -163,11 +171,19 @@ class _Writer:
         if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
-        kept = [(image.file_name, each) for image, each, same in zip(images, digests, steady, strict=True) if same]
-        records = [Record(name, row + offset, *self.stamps[name], each) for offset, (name, each) in enumerate(kept)]
-        lines = [json.dumps(vars(record)) + "\n" for record in records]
+        geometries = [result.geometry for _, result in batch if isinstance(result, Prepared)]
+        filled = [self.preprocessing.filled(geometry) for geometry in geometries]
+        together = zip(images, digests, filled, steady, strict=True)
+        kept = [(image.file_name, contents, part) for image, contents, part, same in together if same]
+        lines = [
+            Record(name, row + offset, *self.stamps[name], contents, part).to_line()
+            for offset, (name, contents, part) in enumerate(kept)
+        ]
+        boxes = _box_rows([each for each, same in zip(geometries, steady, strict=True) if same], regions.shape[1])
         # The index may name a row only once the row is on disk.
-        for file, data in ((self.rows, halves.data), (self.index, "".join(lines).encode())):
+        for file, data in ((self.rows, halves.data), (self.boxes, boxes.data), (self.index, "".join(lines).encode())):
+            if file is None:
+                continue
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -180,6 +196,18 @@ class _Writer:
         with index.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
         os.truncate(rows, count_rows(self.records) * self.row_bytes)
+        boxes = self.folder / BOXES_FILE
+        if boxes.exists():
+            os.truncate(boxes, count_rows(self.records) * self.regions * 4 * SINGLE.itemsize)
+
+
+def _box_rows(geometries: Sequence[Geometry], regions: int) -> NDArray[np.float32]:
+    """Return the boxes (n, L, 4) of images that have some, zero beyond them."""
+    rows = np.zeros((len(geometries), regions, 4), SINGLE)
+    for row, geometry in zip(rows, geometries, strict=True):
+        for place, box in zip(row, geometry.boxes or (), strict=False):
+            place[:] = box
+    return rows
 
 
 def _find_pending(

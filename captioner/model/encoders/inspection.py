@@ -48,9 +48,11 @@ def inspect_images(paths: Iterable[str | os.PathLike[str]], encoder: Encoder) ->
             regions = torch.from_numpy(engine([prepared.pixels]))  # (1, L, D)
             with torch.inference_mode():
                 logits = encoder.classify(regions)[0]  # (L, 1000)
+            rows, columns = encoder.preprocessing.filled(prepared.geometry) or encoder.grid
+            logits = logits.reshape(*encoder.grid, -1)[:rows, :columns]  # (rows, columns, 1000), without padding
             # The classifier is linear in the mean region, so its logit is the mean of those of the regions.
-            probabilities, best = logits.mean(dim=0).softmax(dim=0).topk(CLASSES_SHOWN)
-            evidence = logits[:, best[0]].reshape(encoder.grid).numpy()
+            probabilities, best = logits.flatten(0, 1).mean(dim=0).softmax(dim=0).topk(CLASSES_SHOWN)
+            evidence = logits[..., best[0]].numpy()
             classes = tuple((names[index], float(value)) for index, value in zip(best, probabilities, strict=True))
             yield Inspection(prepared.geometry, classes, evidence)
 

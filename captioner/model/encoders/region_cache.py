@@ -6,6 +6,10 @@ never reads it:
     cache.json    what the regions are of: encoder, weights, layer, preprocessing, shape
     regions.f16   rows of (L, D) little-endian half-precision numbers
     index.jsonl   one line per row, written after it: file name, row, and which file it was computed from
+    boxes.f32     rows of (L, 4) little-endian numbers, only of imported regions: left, top, right, bottom, in pixels
+
+An image may fill fewer than L regions: the first rows and columns of the grid, as its index line tells under `filled`.
+The others are missing, and what stands at their places means nothing. Imported regions have a grid of one row.
 
 Rows without an index line do not exist. A run that was killed leaves at most some of those, and half a line of index;
 the next run cuts both off and resumes.
@@ -18,7 +22,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.files import digest
+from captioner.images.geometry import Geometry
+from captioner.images.preprocessing import BOXES
 from captioner.model.encoders.encoder import Encoder
 
 FORMAT_VERSION = 1
-HALF = np.dtype("<f2")
+HALF, SINGLE = np.dtype("<f2"), np.dtype("<f4")
+BOXES_FILE = "boxes.f32"
 Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
 
 
@@ -42,6 +49,14 @@ class Record:
     size: int
     modified: int
     digest: str
+    filled: Sequence[int] | None = None  # (rows, columns) of the grid that the image fills; None: all
+
+    def to_line(self) -> str:
+        """Return the line of the index."""
+        values = dict(vars(self))
+        if self.filled is None:
+            del values["filled"]
+        return json.dumps(values) + "\n"
 
     def is_of(self, path: Path, stamp: Stamp | None) -> bool:
         """Tell whether the file still is what was encoded, by its contents where only its time is another."""
@@ -67,6 +82,9 @@ class RegionCache:
             else np.empty((0, *self.shape), HALF)
         )
         self.file = (folder / "regions.f16").open("rb") if length and hasattr(os, "preadv") else None
+        self.boxes: NDArray[np.float32] | None = None  # (rows, L, 4), of imported regions
+        if length and (folder / BOXES_FILE).exists():
+            self.boxes = np.memmap(folder / BOXES_FILE, SINGLE, "r", shape=(length, self.shape[0], 4))
 
     def __enter__(self) -> RegionCache:
         return self
@@ -85,6 +103,15 @@ class RegionCache:
     def __contains__(self, file_name: str) -> bool:
         return file_name in self.records
 
+    def find(self, path: Path) -> str | None:
+        """Return the name of an image here whose file it is, by the end of its path and its contents; None for none."""
+        parts = path.absolute().parts
+        for start in range(1, len(parts)):
+            record = self.records.get("/".join(parts[start:]))
+            if record is not None and record.is_of(path, read_stamp(path)):
+                return record.file_name
+        return None
+
     def regions(self, file_names: Sequence[str]) -> NDArray[np.float16]:
         """Return the regions (B, L, D) of the named images."""
         missing = [name for name in file_names if name not in self.records]
@@ -102,6 +129,38 @@ class RegionCache:
                 raise ValueError(f"{self.folder} ends before the regions of {name}; it was changed while in use")
         return found
 
+    def mask(self, file_names: Sequence[str]) -> NDArray[np.bool_] | None:
+        """Return where the named images have regions, (B, L); None where every image has all.
+
+        Of the lower part of an encoder, L are the regions that the whole encoder makes of its own.
+        """
+        cells = self.identity["preprocessing"].get("cells")
+        grid = (cells, cells) if cells is not None else self.identity["grid"]
+        return grid_mask([self.records[name].filled for name in file_names], grid)
+
+    def geometry(self, file_name: str, geometry: Geometry) -> Geometry:
+        """Return where the regions of an image lie: its own boxes where they were imported, else as `geometry` says."""
+        if self.boxes is None:
+            return geometry
+        record = self.records[file_name]
+        count = record.filled[1] if record.filled is not None else self.shape[0]
+        boxes = self.boxes[record.row, :count].astype(float).tolist()
+        return replace(geometry, boxes=tuple((left, top, right, bottom) for left, top, right, bottom in boxes))
+
+
+def grid_mask(filled: Sequence[Sequence[int] | None], grid: Sequence[int]) -> NDArray[np.bool_] | None:
+    """Return where B images that fill so many rows and columns of a grid have regions, (B, L), row by row.
+
+    None where no image can miss any, as those do that all have None.
+    """
+    if all(each is None for each in filled):
+        return None
+    mask = np.zeros((len(filled), *grid), np.bool_)  # (B, rows, columns)
+    for place, each in zip(mask, filled, strict=True):
+        rows, columns = each if each is not None else grid
+        place[:rows, :columns] = True
+    return mask.reshape(len(filled), -1)
+
 
 def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
     """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
@@ -112,6 +171,8 @@ def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
         identity["layer"],
         f"{preprocessing['size']}{preprocessing['fit']}",
     ]
+    if preprocessing["fit"] == BOXES:
+        parts[1:] = [f"{identity['grid'][1]}boxes"]
     return root / "-".join([*parts, *(["flipped"] if preprocessing["flip"] else []), key])
 
 

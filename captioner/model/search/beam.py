@@ -1,7 +1,8 @@
 """Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
-that go on from the same one share its look at them. An image whose best captions are certain leaves the batch.
+that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves
+the batch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores, top_scores
 from captioner.model.search.sampling import sample
@@ -26,7 +28,7 @@ LEAVE = 8  # one image in so many must be finished before it pays to make the ba
 
 
 def search(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
@@ -39,7 +41,9 @@ def search(
     return beam_search(decoder, regions, config, best)
 
 
-def beam_search(decoder: Decoder, regions: Tensor, config: SearchConfig, best: int = 1) -> list[list[Hypothesis]]:
+def beam_search(
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1
+) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
     Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
@@ -74,7 +78,7 @@ class _GroupChoice:
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
-    def __init__(self, decoder: Decoder, regions: Tensor, config: SearchConfig, best: int) -> None:
+    def __init__(self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int) -> None:
         self.decoder, self.config, self.best = decoder, config, best
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
@@ -92,9 +96,7 @@ class _Beams:
 
     def advance(self) -> None:
         """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
-        words = self.decoder.embed(self.words, self.inputs)  # (b, K)
-        step = self.decoder.step(self.inputs, self.state, words.gates, parents=self.parents)
-        logits = self.decoder.logits(words.vectors, step.state.hidden, step.context)  # (b, K, V)
+        step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
         scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
         stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
         if bool(stuck.any()):

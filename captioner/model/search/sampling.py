@@ -13,6 +13,7 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
+from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import next_word_scores
 
@@ -20,7 +21,7 @@ from captioner.model.search.next_words import next_word_scores
 @torch.no_grad()
 def roll_out(
     decoder: Decoder,
-    regions: Tensor,
+    regions: Tensor | Regions,
     captions: int,
     maximum_length: int,
     randomness: Randomness | None = None,
@@ -43,9 +44,7 @@ def roll_out(
     finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
@@ -74,7 +73,7 @@ def roll_out(
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder, regions: Tensor, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, seeds: Sequence[int], captions: int = 1
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
@@ -98,12 +97,12 @@ def sample(
     history = words.new_empty(len(regions), 1, 0)  # (b, 1, 0), then (b, N, t)
     beams = torch.arange(captions, device=regions.device).expand(len(regions), -1)  # (B, N)
     lengths, ended = torch.full_like(beams, -1), torch.zeros_like(beams, dtype=torch.bool)  # (B, N), -1: not finished
-    log_probs = torch.zeros(beams.shape, dtype=at_least_single(regions[:0]).dtype, device=regions.device)  # (B, N)
+    log_probs = torch.zeros(
+        beams.shape, dtype=torch.promote_types(regions.dtype, torch.float32), device=regions.device
+    )  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
-        read = decoder.embed(words, inputs)
-        step = decoder.step(inputs, state, read.gates)
-        logits = decoder.logits(read.vectors, step.state.hidden, step.context)
+        step, logits = decoder.read(inputs, state, words)
         scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow

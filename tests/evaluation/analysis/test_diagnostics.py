@@ -158,12 +158,20 @@ def test_a_single_region_leaves_nothing_to_spread_over() -> None:
     assert math.isnan(found.overall.entropy_share)
 
 
-def test_refuses_nothing_and_several_grids() -> None:
+def test_refuses_nothing() -> None:
     with pytest.raises(ValueError, match="no captions"):
         diagnose([])
-    other = caption_of(random_attention(2, grid=(2, 3)), SQUARE)
-    with pytest.raises(ValueError, match="2 x 3, 7 x 9"):
-        diagnose([looks((0, 0)), other])
+
+
+def test_images_may_have_different_numbers_of_regions() -> None:
+    captions = [caption_of(random_attention(2, grid=grid), SQUARE) for grid in ((2, 3), (2, 2), (1, 5))]
+    found, alone = diagnose(captions), [diagnose([caption]) for caption in captions]
+    assert found.regions == 5.0
+    assert [each.regions for each in alone] == [6, 4, 5]
+    assert found.overall.entropy == pytest.approx(np.mean([each.overall.entropy for each in alone]))
+    assert found.residual == pytest.approx(np.mean([each.residual for each in alone]))
+    assert found.residual_sum == pytest.approx(np.mean([each.residual_sum for each in alone]))
+    assert found.overall.entropy_share == pytest.approx(found.overall.entropy / math.log(5))
 
 
 def test_the_grid_is_that_of_the_captions_with_words() -> None:

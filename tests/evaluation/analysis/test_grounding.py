@@ -82,6 +82,20 @@ def test_one_cell_inside_and_outside_a_box(size: tuple[int, int], fitting: dict[
     assert inside.mass["uniform"].value == pytest.approx(0.6 / (GRID[0] * GRID[1]))
 
 
+def test_boxes_of_a_detector_are_regions_of_their_own() -> None:
+    """A region's share is that of its own box, wherever it lies and whatever it overlaps."""
+    regions = ((0.0, 0.0, 40.0, 40.0), (20.0, 0.0, 100.0, 40.0), (60.0, 50.0, 100.0, 80.0))
+    geometry = Geometry(100, 80, (0.0, 0.0, 100.0, 80.0), boxes=regions)
+    instances = annotate((100, 80), ("dog", (0.0, 0.0, 40.0, 80.0)))
+    attention = np.array([[[0.5, 0.2, 0.3]]])
+    row = ground(caption_of(attention, geometry, ("dog",)), instances).overall
+    assert row.mass["attention"].value == pytest.approx(0.5 + 0.2 * 0.25)
+    assert row.mass["uniform"].value == pytest.approx((1 + 0.25) / 3)
+    assert row.pointing["attention"].value == 1.0
+    assert row.pointing["uniform"].value == pytest.approx(1 / 3)
+    assert row.mass["centre"].value < row.mass["uniform"].value  # the second lies nearer to the middle
+
+
 def test_uniform_attention_scores_as_the_uniform_baseline_does() -> None:
     size = SIZES["landscape"]
     geometry = Preprocessing(SIDE).geometry(*size)

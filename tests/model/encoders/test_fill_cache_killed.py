@@ -15,7 +15,7 @@ from helpers.photo_folders import write_photo_folder
 
 KILLS = 10
 PHOTOS = 1200
-APPENDED = "captioner.model.encoders.fill_cache:_Writer.write"  # a batch
+APPENDED = "captioner.model.encoders.fill_cache:Writer.write"  # a batch
 
 
 def test_killed_ten_times_equals_never_killed(tmp_path: Path) -> None:
