@@ -331,7 +331,7 @@ MISTAKES = [
     ("data: a", "data is 'a' (text); expected a mapping or a list of mappings"),
     ("data: [a]", f"data.0 is 'a' (text); expected a mapping of {DATA_KEYS}"),
     # Ranges
-    ("encoder: {fit: stretch}", "encoder.fit is 'stretch'; choose from crop, squash"),
+    ("encoder: {fit: stretch}", "encoder.fit is 'stretch'; choose from crop, squash, pad"),
     ("decoder: {dropout: 1}", "decoder.dropout is 1.0; it is a share from 0 to below 1"),
     ("data: [{root: a}, {root: ''}]", "data.1.root is ''; it names a folder"),
     ("data: {root: a, train: ''}", "data.train is ''; it names a split"),
