@@ -17,7 +17,8 @@ from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.evaluate import add_evaluate
-from captioner.commands.models import add_export, add_models
+from captioner.commands.export import add_export
+from captioner.commands.models import add_models
 from captioner.commands.overlay import add_overlay
 from captioner.commands.serve import add_serve
 from captioner.commands.train import add_compare, add_recipes, add_train
@@ -59,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (ValueError, OSError) as error:
         complain(error)
+        return 1
+    except MemoryError:
+        complain("there is not enough memory; try fewer or smaller images at a time, or a smaller model")
         return 1
 
 

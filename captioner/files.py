@@ -1,21 +1,29 @@
-"""Files as every part of the program treats them: written whole or not at all, locked, told apart and named."""
+"""Files as every part of the program treats them: written whole or not at all, read only if they are what they should.
+
+Every file that somebody else may have made is opened by `open_regular`: a pipe would block, a device never ends, and a
+sparse file of a few bytes on disk may fill all memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
+import stat
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 try:
     import fcntl
 except ImportError:  # Windows: two runs in one folder are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
+LONGEST_MESSAGE = 4000  # letters
 CAN_LOCK = fcntl is not None
 
 
@@ -70,13 +78,102 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError where there is something at `path` that is not a regular file."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_mode(path, os.stat(path))
+
+
+def open_regular(path: str | os.PathLike[str], *, most: int | None = None) -> IO[bytes]:
+    """Open a file to read; before that raise ValueError unless it is a regular file of at most `most` bytes.
+
+    What the system itself refuses, such as a file that is not there, stays an OSError.
+    """
+    _check_mode(path, os.stat(path))  # some devices must not even be opened
+    # Not blocking, should a pipe have taken the file's place meanwhile.
+    file = open(  # noqa: SIM115
+        path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    )
+    try:
+        status = os.fstat(file.fileno())
+        _check_mode(path, status)
+        if most is not None and status.st_size > most:
+            raise ValueError(f"{printable(os.fspath(path))} has {status.st_size:,} bytes; at most {most:,} are read")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no file")
+        raise ValueError(f"{printable(os.fspath(path))} is {kind}; expected a regular file")
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def read_whole(path: str | os.PathLike[str], *, most: int) -> bytes:
+    """Return the contents of a regular file of at most `most` bytes."""
+    with open_regular(path, most=most) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_lines(path: str | os.PathLike[str], *, longest: int, most: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbers, from 1, and the bytes of a regular file's lines, each but the last with its newline.
+
+    A line of more than `longest` bytes, or a file of more than `most`, is a ValueError; nothing else is held in memory.
+    """
+    with open_regular(path, most=most) as file:
+        for number in count(1):
+            line = file.readline(longest + 1)
+            if len(line) > longest:
+                name = printable(os.fspath(path))
+                raise ValueError(f"{name}:{number} is too long; a line has at most {longest:,} bytes")
+            if not line:
+                return
+            yield number, line
+
+
+def read_json(path: str | os.PathLike[str], *, most: int) -> Any:
+    """Return what a UTF-8 file of JSON, of at most `most` bytes, holds; a ValueError says what is wrong with it."""
+    return parse_json(read_whole(path, most=most), printable(os.fspath(path)))
+
+
+def read_json_object(path: str | os.PathLike[str], *, most: int) -> dict[str, Any]:
+    """Return the JSON object that a UTF-8 file, of at most `most` bytes, holds; a ValueError says what is wrong."""
+    content = read_json(path, most=most)
+    if not isinstance(content, dict):
+        raise ValueError(f"{printable(os.fspath(path))} holds a JSON {type(content).__name__}, expected an object")
+    return content
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Return what JSON in UTF-8 says; a ValueError names its `source` and the position of what is wrong."""
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+    except RecursionError:
+        raise ValueError(f"{source} is not valid JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{source} is not valid JSON: {error}") from None
+
+
 def digest(source: Path | bytes) -> str:
     """Return a hash of a file's contents, or of bytes, in hexadecimal."""
     contents = hashlib.blake2b(digest_size=16)
     if isinstance(source, bytes):
         contents.update(source)
         return contents.hexdigest()
-    with source.open("rb") as file:
+    with open_regular(source) as file:
         while block := file.read(1 << 20):
             contents.update(block)
     return contents.hexdigest()
@@ -103,3 +200,10 @@ def one_line(error: Exception) -> str:
 def printable(name: str) -> str:
     """Return a file's name fit for one line of text: quoted and escaped where it holds control characters."""
     return name if name.isprintable() else ascii(name)
+
+
+def printable_line(text: str) -> str:
+    """Return a message fit for one line of a terminal: line ends and escapes are spelled out, too much is cut off."""
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}..."
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -85,6 +86,26 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
         yield Processes(group.get_rank(), group.get_world_size())
     finally:
         group.destroy_process_group()
+
+
+def available_memory() -> int | None:
+    """Return how many bytes of memory this machine, or the container that this is, can still give; None if unknown."""
+    found = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        group_folder = Path("/sys/fs/cgroup")
+        limit = int((group_folder / "memory.max").read_text())
+        found.append(limit - int((group_folder / "memory.current").read_text()))
+    return max(0, min(found)) if found else None
+
+
+def check_memory(what: str, needed: int) -> None:
+    """Raise ValueError where something needs more bytes of memory than there are."""
+    free = available_memory()
+    if free is not None and needed > free:
+        raise ValueError(f"{what} needs {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free")
 
 
 def choose_device(name: str = "auto") -> str:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 from helpers.awkward_images import COLOURS, tiff
+from helpers.data_folders import change_json, karpathy
 from helpers.holding import wait_until
 from helpers.photo_folders import EXAMPLES, write_photo_folder
 from helpers.terminals import at_terminal
+from helpers.toy_checkpoints import make_checkpoint
 from PIL import Image
 
 from captioner import __version__
 from captioner.cli import main
+from captioner.model.checkpoint import save_checkpoint
 
 COMMANDS = ["describe", "features", "inspect", "encoders"]
 LITE0 = ["--encoder", "efficientnet-lite0", "--size", "64"]
@@ -253,3 +256,34 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert result.stdout == "efficientnet-lite0\n"
     assert result.stderr == ""
+
+
+def test_escapes_and_line_ends_in_files_are_not_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, hostile = tmp_path / "model", "\x1b]0;title\x07\nrm -rf /\u202e"
+    save_checkpoint(model, make_checkpoint())
+    manifest = json.loads((model / "checkpoint.json").read_text())
+    for changes in ({"format": 2, "captioner": hostile}, {"encoder": {"name": hostile}}, {"files": {hostile: hostile}}):
+        (model / "checkpoint.json").write_text(json.dumps(manifest | changes))
+        assert main(["export", str(model), str(tmp_path / "out")]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("captioner: ")
+        assert error.endswith("\n")
+        assert error[:-1].isprintable()
+    (model / "checkpoint.json").write_text(json.dumps(manifest | {"attention": {"mode": hostile}}))
+    assert main(["models", str(model)]) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+    photos = karpathy(tmp_path / "photos")
+    change_json(photos, lambda content: content.update(dataset=f"../../{hostile}"))
+    assert main(["describe", str(photos.parent)]) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+    assert main(["caption", f"{tmp_path}/{hostile}", "--model", str(model)]) == 1
+    assert capsys.readouterr().err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("command", ["caption", "overlay", "serve", "evaluate"])
+def test_commands_that_load_models_download_only_when_told(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--allow-download" in capsys.readouterr().out

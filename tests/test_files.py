@@ -5,8 +5,18 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.irregular_files import KINDS, make_irregular
+from helpers.mutations import DEEP
 
-from captioner.files import digest, remove_unfinished, replacing, sync_folder, write_whole
+from captioner import files
+from captioner.captioning.records import read_lines as read_records
+from captioner.captioning.records import recorded_images
+from captioner.datasets.dataset import load_dataset
+from captioner.files import digest, printable_line, remove_unfinished, replacing, sync_folder, write_whole
+from captioner.model.bundled import read_evaluation
+from captioner.model.encoders.region_cache import RegionCache, read_identity
+from captioner.training.recipe import load_recipe
+from captioner.web.served_models import find_examples
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +95,63 @@ def test_what_a_killed_process_left_is_no_hindrance_and_is_removed(tmp_path: Pat
         (tmp_path / name).write_text("half")
     remove_unfinished(tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["record", "thesis.unfinished"]
+
+
+# Each reads the file `name` in a folder.
+READERS = {
+    "captions.jsonl": lambda folder: list(recorded_images(folder / "captions.jsonl")),
+    "scores.json": lambda folder: read_evaluation(folder / "scores.json"),
+    "cache.json": read_identity,
+    "recipe.yaml": lambda folder: load_recipe(folder / "recipe.yaml"),
+    "base.yaml": lambda folder: (
+        (folder / "upper.yaml").write_text("base: base.yaml"),
+        load_recipe(folder / "upper.yaml"),
+    ),
+    "index.jsonl": lambda folder: (
+        (folder / "cache.json").write_text('{"format": 1, "grid": [1, 1], "dimensions": 1, "preprocessing": {}}'),
+        RegionCache(folder),
+    ),
+    "dataset_coco.json": lambda folder: load_dataset(folder),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_regular_file_is_refused_before_it_is_read(
+    tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_irregular(tmp_path / name, kind, monkeypatch)
+    with pytest.raises(ValueError, match=f"{name}|no known data set") as caught:
+        READERS[name](tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if "yaml" not in name])
+def test_json_that_is_nested_deeply_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(DEEP + "\n")
+    with pytest.raises(ValueError, match=name) as caught:
+        READERS[name](tmp_path)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_pipe_among_examples_is_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+    assert find_examples(tmp_path) == {}
+
+
+def test_readers_tell_what_is_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}\n' + 30 * " ")
+    assert files.read_json_object(path, most=39) == {"a": 1}
+    with pytest.raises(ValueError, match=r"a\.json has 39 bytes; at most 38 are read"):
+        files.read_json(path, most=38)
+    assert list(files.read_lines(path, longest=30)) == [(1, b'{"a": 1}\n'), (2, 30 * b" ")]
+    with pytest.raises(ValueError, match=r"a\.json:2 is too long; a line has at most 29 bytes"):
+        list(files.read_lines(path, longest=29))
+    assert list(read_records(tmp_path / "none.jsonl")) == []
+
+
+def test_a_message_is_one_printable_line() -> None:
+    assert printable_line("naïve 犬: a.jpg") == "naïve 犬: a.jpg"
+    assert printable_line("a\x1b[2Jb\nc\u202e\udce9") == r"a\x1b[2Jb\nc\u202e\udce9"
+    assert len(printable_line("x" * 10**6)) < 5000

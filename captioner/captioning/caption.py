@@ -92,6 +92,8 @@ class Caption:
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
         heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
+        if words and geometry.boxes is not None and attention.shape[1:] != (1, len(geometry.boxes)):
+            raise ValueError(f"there are {len(geometry.boxes)} boxes for attention of the shape {attention.shape}")
         return cls(
             str(values["text"]),
             words,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
+from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import torch
@@ -29,7 +31,8 @@ from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.encoders.engines import TorchEngine, make_engine
 from captioner.model.encoders.region_cache import grid_mask
 from captioner.model.regions import Regions
-from captioner.model.search.beam import Hypothesis, search
+from captioner.model.search.beam import Hypothesis, nothing, search
+from captioner.model.search.next_words import ContentWords
 from captioner.processes import choose_device
 from captioner.threads import available_cores, map_ahead
 
@@ -71,24 +74,30 @@ class Captioner:
         threads: int | None = None,
         progress: bool = False,
         name: str | None = None,
+        allow_download: bool = False,
     ) -> None:
         """Build the model of a checkpoint, which may have a `name`.
 
-        `device`, `engine` and `threads` are those of `make_engine`; `progress` shows on stderr the download of an
-        encoder that is not on this machine.
+        `device`, `engine` and `threads` are those of `make_engine`. Where the checkpoint comes without its encoder's
+        weights and they are not on this machine, `allow_download` gets them, and `progress` shows that on stderr.
         """
         self.device = choose_device(device)
         self.digest = checkpoint.digest
         self.encoder_identity = checkpoint.encoder_identity
         self.name = name
         self.vocabulary = checkpoint.vocabulary
-        self._checkpoint, self._engine_settings = checkpoint, {"engine": engine, "threads": threads}  # to be pickled
-        encoder = checkpoint.build_encoder(progress=progress)
+        self._checkpoint = checkpoint  # to be pickled, with what it takes to build the model again
+        self._settings = {"engine": engine, "threads": threads, "allow_download": allow_download}
+        encoder = checkpoint.build_encoder(progress=progress, allow_download=allow_download)
         self.preprocessing = encoder.preprocessing
         self.grid = encoder.grid
         self._engine = make_engine(encoder, engine, device=self.device, threads=threads)
         self.encodes_in_torch = isinstance(self._engine, TorchEngine)
         self.decoder = checkpoint.build_decoder().to(self.device)
+
+    @cached_property
+    def _content(self) -> ContentWords:
+        return ContentWords.find(self.vocabulary.entries, self.device)
 
     def __repr__(self) -> str:
         rows, columns = self.grid
@@ -100,7 +109,7 @@ class Captioner:
         self._engine.close()
 
     def __reduce__(self) -> tuple[Callable[..., Captioner], tuple[Checkpoint, dict[str, Any]]]:
-        return _rebuild, (self._checkpoint, {**self._engine_settings, "device": self.device, "name": self.name})
+        return _rebuild, (self._checkpoint, {**self._settings, "device": self.device, "name": self.name})
 
     # A text is a sequence of texts too; it is one image.
     @overload
@@ -160,13 +169,22 @@ class Captioner:
         return torch.from_numpy(self._engine([image.pixels for image in prepared])).to(self.device)
 
     def find_captions(
-        self, regions: Tensor, geometries: Sequence[Geometry], options: CaptionOptions, seeds: Sequence[int]
+        self,
+        regions: Tensor,
+        geometries: Sequence[Geometry],
+        options: CaptionOptions,
+        seeds: Sequence[int],
+        check: Callable[[], None] = nothing,
     ) -> list[list[Caption]]:
         """Return up to `options.n_best` captions of each of B images of regions (B, L, D), the best first.
 
-        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them.
+        `geometries` are those of the prepared images, `seeds` what `CaptionOptions.image_seed` makes of them. `check`
+        is called before each word, and ends the search by raising.
         """
-        found = search(self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds)
+        content = self._content if options.search.content_limit else None
+        found = search(
+            self.decoder, self.masked(regions, geometries), options.search, options.n_best, seeds, content, check
+        )
         captions = [
             [
                 make_caption(hypothesis, self.vocabulary, geometry, self.grid, self.preprocessing.filled(geometry))
@@ -200,6 +218,7 @@ def load(
     engine: str = "auto",
     threads: int | None = None,
     progress: bool = False,
+    allow_download: bool = False,
 ) -> Captioner:
     """Return a model ready to caption: a bundled one by name (by default the default one), or a checkpoint folder.
 
@@ -207,7 +226,15 @@ def load(
     """
     folder = find_model(model)
     checkpoint, name = load_checkpoint(folder), model_name(folder)
-    return Captioner(checkpoint, device=device, engine=engine, threads=threads, progress=progress, name=name)
+    return Captioner(
+        checkpoint,
+        device=device,
+        engine=engine,
+        threads=threads,
+        progress=progress,
+        name=name,
+        allow_download=allow_download,
+    )
 
 
 def make_caption(
@@ -282,6 +309,11 @@ def _caption(
 ) -> Iterator[tuple[Item, list[Caption] | ImageError]]:
     """Yield the captions of each item, or why it was refused, in order; an item comes with the seed of its samples."""
     size = options.batch_size or BATCH
+    left = Event()
+
+    def check() -> None:
+        if left.is_set():  # nobody waits for these captions, but the end of the program for this thread
+            raise InterruptedError("the search was interrupted")
 
     def prepare_one(given: tuple[Item, int]) -> _Image[Item]:
         try:
@@ -299,7 +331,7 @@ def _caption(
         found: Iterator[list[Caption]] = iter(())
         if regions is not None:
             geometries, seeds = zip(*good, strict=True)
-            found = iter(model.find_captions(regions, geometries, options, seeds))
+            found = iter(model.find_captions(regions, geometries, options, seeds, check))
         return [
             (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
         ]
@@ -310,7 +342,7 @@ def _caption(
     searchers = max(1, cores // (2 * torch.get_num_threads())) if model.device == "cpu" else 1
     images = map_ahead(prepare_one, items, workers=workers, ahead=2 * size, name="decode")
     encoded = map_ahead(encode, _batches(images, size), workers=1, ahead=1, name="encode")
-    for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search"):
+    for batch in map_ahead(find, encoded, workers=searchers, ahead=searchers, name="search", left=left):
         yield from batch
 
 

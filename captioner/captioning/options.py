@@ -29,6 +29,7 @@ class CaptionSettings(TypedDict, total=False):
     minimum_length: int | None
     maximum_length: int | None
     no_repeat: int | None
+    content_limit: int | None
     batch_size: int | None
     heads: bool
 
@@ -64,6 +65,8 @@ class CaptionOptions:
         }
         if method == "beam" and self.search.groups == 1:
             del settings["groups"], settings["diversity"]
+        if not self.search.content_limit:
+            del settings["content_limit"]
         if method == "sample":
             settings["seed"] = self.seed
         return {**settings, "n_best": self.n_best}

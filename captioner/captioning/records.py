@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from captioner import files
 from captioner.captioning.caption import Caption
-from captioner.files import replacing
+from captioner.files import check_regular, open_regular, replacing
 from captioner.images.finding import ARCHIVE, Source, find_sources, name_key
 
 Record = dict[str, Any]
 CAPTIONS, ERRORS = "captions.jsonl", "errors.jsonl"
 SYNC_SECONDS = 1.0
+LONGEST = 1 << 26  # bytes of a line: twenty captions of sixty words with the attention of DINOv2 have a fifth of it
 _RETIRED = {"unknown": False}  # settings of earlier versions that nobody could set, by their only values
 # JSON may hold these as they are, but many programs take them for ends of lines.
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -105,23 +107,20 @@ class Line:
 
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield the lines of a file of records, none where there is no file; half a line at the end is left out."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    if not path.exists():
         return
-    with file:
-        offset = 0
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                record = json.loads(line)
-                name = record_name(record)
-                os.fsencode(name)
-            except (ValueError, TypeError, KeyError, AttributeError):
-                raise ValueError(f"{path}:{number} is damaged: not a record; remove that line to continue") from None
-            yield Line(name, record, offset, len(line))
-            offset += len(line)
+    offset = 0
+    for number, line in files.read_lines(path, longest=LONGEST):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            record = json.loads(line)
+            name = record_name(record)
+            os.fsencode(name)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ValueError(f"{path}:{number} is damaged: not a record; remove that line to continue") from None
+        yield Line(name, record, offset, len(line))
+        offset += len(line)
 
 
 class RecordFile:
@@ -129,6 +128,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         refuse_link(path)
+        check_regular(path)
         self.path = path
         self.file = path.open("ab")
         self.file.truncate(_whole_length(path))
@@ -157,7 +157,7 @@ def refuse_link(path: Path) -> None:
 
 def _whole_length(path: Path) -> int:
     """Return how many bytes of a file are whole lines."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - (1 << 16))
@@ -203,7 +203,7 @@ def recorded_captions(record: Record, source: Path | None = None) -> list[Captio
     try:
         alternatives = ({**other, "geometry": record["geometry"]} for other in record.get("alternatives", ()))
         found = [Caption.from_dict(values, source) for values in (record, *alternatives)]
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"the record is damaged: {type(error).__name__}: {error}") from None
     return share_grid(found)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.files import printable
+from captioner.files import printable, printable_line
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
@@ -197,7 +197,9 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
     """Yield a function that shows how many of how many images are done, on stderr where that is a terminal."""
     from tqdm import tqdm
 
-    with tqdm(desc=label, unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True) as bar:
+    with tqdm(
+        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
+    ) as bar:
 
         def show(done: int, total: int) -> None:
             if bar.total is None:
@@ -238,6 +240,15 @@ def add_model_argument(parser: Any, *, several: str | None = None, default: str 
         action="append" if several else "store",
         metavar="NAME",
         help=f"bundled model or checkpoint folder{f'; {several}' if several else ''} (default: {default})",
+    )
+
+
+def add_download_argument(parser: Any) -> None:
+    """Add --allow-download."""
+    parser.add_argument(
+        "--allow-download",
+        action="store_true",
+        help="download the encoder's weights where a model comes without them",
     )
 
 
@@ -284,10 +295,15 @@ def positive(text: str) -> int:
 
 
 def say(message: object) -> None:
-    """Tell the user something, on stderr."""
-    print(message, file=sys.stderr)
+    """Tell the user something, in one printable line on stderr, whatever names are in it."""
+    print(printable_line(str(message)), file=sys.stderr)
+
+
+def show(text: str, *, flush: bool = False) -> None:
+    """Print lines of results, each printable, whatever names are in them."""
+    print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
 
 
 def complain(message: object) -> None:
     """Tell the user what is wrong, in one line on stderr."""
-    print(f"captioner: {message}", file=sys.stderr)
+    say(f"captioner: {message}")

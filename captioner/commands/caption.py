@@ -20,6 +20,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
@@ -32,6 +33,7 @@ from captioner.commands.arguments import (
     read_search,
     say,
     search_beside_encoding,
+    show,
     with_features,
 )
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
@@ -60,6 +62,7 @@ def add_caption(commands: Any) -> None:
     parser.add_argument("--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
     add_model_argument(parser)
+    add_download_argument(parser)
     add_features_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
@@ -124,7 +127,13 @@ def run_caption(options: argparse.Namespace) -> int:
     from captioner.captioning.captioner import load
 
     threads = cores_per_process()
-    model = load(folder, device=read_device(options), threads=threads, progress=not options.quiet)
+    model = load(
+        folder,
+        device=read_device(options),
+        threads=threads,
+        progress=not options.quiet,
+        allow_download=options.allow_download,
+    )
     model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)
@@ -226,7 +235,7 @@ def _fill_folder(
     collection.check_found(report.found)
     if processes.is_first:
         summary = _summary(report.captioned, report.skipped, report.failed, report.seconds)
-        print(f"{options.out / CAPTIONS}: {summary}")
+        show(f"{options.out / CAPTIONS}: {summary}")
     if processes.count > 1:
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -22,6 +22,7 @@ from captioner.commands.arguments import (
     read_dataset,
     read_device,
     say,
+    show,
 )
 from captioner.model.config import ENGINES
 
@@ -111,7 +112,7 @@ def run_features(options: argparse.Namespace) -> int:
         failed |= bool(report.refused)
         rate = report.encoded / (time.monotonic() - started)
         done = f"{report.encoded:,} encoded ({rate:.1f} per second)" if report.encoded else "nothing to encode"
-        print(f"{folder}: {done}, {report.skipped:,} encoded before, {len(report.refused):,} refused")
+        show(f"{folder}: {done}, {report.skipped:,} encoded before, {len(report.refused):,} refused")
     return int(failed)
 
 

@@ -13,6 +13,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_download_argument,
     add_features_argument,
     add_reading_arguments,
     add_search_arguments,
@@ -25,6 +26,7 @@ from captioner.commands.arguments import (
     read_search,
     say,
     search_beside_encoding,
+    show,
 )
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
@@ -62,6 +64,7 @@ def add_evaluate(commands: Any) -> None:
     )
     parser.add_argument("--resamples", type=positive, default=RESAMPLES, metavar="N", help="resamples of the bootstrap")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap and of samples")
+    add_download_argument(parser)
     add_device_argument(parser)
     add_setting(parser, "batch_size")
     parser.add_argument("--quiet", action="store_true", help="print only errors on stderr")
@@ -105,7 +108,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         return 0  # what has failed is the first process's to tell: torchrun would end it amid its work
     if comparison.missing:
         complain(comparison.missing)
-    print(comparison.to_text(), end="")
+    show(comparison.to_text().removesuffix("\n"))
     return int(bool(comparison.protocol.left_out))
 
 
@@ -117,7 +120,13 @@ def _search_settings(options: argparse.Namespace) -> CaptionSettings:
 def _load(folder: Path, device: str, options: argparse.Namespace) -> Captioner:
     from captioner.captioning.captioner import load
 
-    model = load(folder, device=device, threads=cores_per_process(), progress=not options.quiet)
+    model = load(
+        folder,
+        device=device,
+        threads=cores_per_process(),
+        progress=not options.quiet,
+        allow_download=options.allow_download,
+    )
     search_beside_encoding(model)
     return model
 

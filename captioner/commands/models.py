@@ -1,4 +1,4 @@
-"""`captioner models` and `captioner export`: which models there are, and one made ready to share."""
+"""`captioner models`: which models there are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command
+from captioner.commands.arguments import add_command, show
 from captioner.evaluation.tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 
@@ -25,11 +25,12 @@ def run_models(options: argparse.Namespace) -> int:
     folders = [find_model(model) for model in options.models or bundled_models()]
     if not folders:
         find_model()  # says how to get one
-    print("\n".join(_table([summarise(folder) for folder in folders], default)))
+    show("\n".join(models_table([summarise(folder) for folder in folders], default)))
     return 0
 
 
-def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
+def models_table(models: list[ModelSummary], default: Path | None = None) -> list[str]:
+    """Return the lines of a table of models; the one in the folder `default` is marked."""
     rows = [("model", "attention", "encoder", "words", "MB", "scored on", *COLUMNS.values())]
     for model in models:
         evaluation = model.evaluation or {"scores": {}, "protocol": None}
@@ -47,27 +48,3 @@ def _table(models: list[ModelSummary], default: Path | None) -> list[str]:
         )
     lines = Table(rows, wide=tuple(range(len(rows[0])))).to_text().split("\n")
     return [*lines, "* the default"] if any(model.folder == default for model in models) else lines
-
-
-def add_export(commands: Any) -> None:
-    """Add `captioner export`."""
-    parser = add_command(commands, "export", run_export, "export a trained model, ready to share")
-    parser.add_argument("model", metavar="MODEL", help="folder of a training run or a checkpoint")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder for the exported model, created if needed")
-    parser.add_argument(
-        "--scores", type=Path, metavar="JSON", help="include the scores in this metrics.json of `captioner evaluate`"
-    )
-    parser.add_argument(
-        "--full-precision", action="store_true", help="keep weights in full precision, at twice the size"
-    )
-
-
-def run_export(options: argparse.Namespace) -> int:
-    """Write the model and print what it is."""
-    from captioner.model.checkpoint import load_checkpoint
-    from captioner.model.export import export_model
-
-    checkpoint = load_checkpoint(find_model(options.model))
-    export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)
-    print("\n".join(_table([summarise(options.folder.resolve())], None)))
-    return 0

@@ -17,6 +17,7 @@ from captioner.commands.arguments import (
     UsageError,
     add_command,
     add_device_argument,
+    add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
@@ -27,6 +28,7 @@ from captioner.commands.arguments import (
     progress_bar,
     read_device,
     read_search,
+    show,
     with_features,
 )
 from captioner.figures.masks import STYLES
@@ -61,6 +63,7 @@ def add_overlay(commands: Any) -> None:
 
 def _add_model_arguments(group: Any) -> None:
     add_model_argument(group, several="give two to compare them")
+    add_download_argument(group)
     add_features_argument(group)
     add_device_argument(group)
     group.add_argument("--caption", metavar="TEXT", help="show where the model looks when it is made to say TEXT")
@@ -111,7 +114,7 @@ def run_overlay(options: argparse.Namespace) -> int:
         write_gallery(entries, options.out / GALLERY, model=" and ".join(drawing.names) or None)
     else:
         deque(drawn, maxlen=0)
-    print(f"{options.out}: {work.summary()}")
+    show(f"{options.out}: {work.summary()}")
     return int(work.failed > 0)
 
 
@@ -182,8 +185,10 @@ def _from_models(options: argparse.Namespace, captioning: CaptionOptions) -> tup
         raise no_images(options.paths, recursive=options.recursive)
     from captioner.captioning.captioner import load
 
-    device = read_device(options)
-    loaded = (load(folder, device=device, progress=not options.quiet) for folder in folders)
+    device, progress = read_device(options), not options.quiet
+    loaded = (
+        load(folder, device=device, progress=progress, allow_download=options.allow_download) for folder in folders
+    )
     models = [with_features(model, options.features) for model in loaded]
     if options.caption is not None:
         _name_unknown(options.caption, models)

@@ -8,7 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command, add_device_argument, add_model_argument, read_device, say
+from captioner.commands.arguments import (
+    add_command,
+    add_device_argument,
+    add_download_argument,
+    add_model_argument,
+    read_device,
+    say,
+)
 from captioner.model.bundled import find_model
 
 # The project's own photographs; they are not part of an installed package.
@@ -19,6 +26,7 @@ def add_serve(commands: Any) -> None:
     """Add `captioner serve`."""
     parser = add_command(commands, "serve", run_serve, "serve a web page and an HTTP API that caption images")
     add_model_argument(parser, several="give several to offer a choice", default="all bundled")
+    add_download_argument(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
@@ -50,7 +58,9 @@ def run_serve(options: argparse.Namespace) -> int:
         raise ValueError(f"no images in {options.examples}; --examples names a folder of images")
     with listen(options.host, options.port) as listener:
         say(f"loading {', '.join(options.model or ['the bundled models'])} ...")
-        models = load_models(options.model or [], device=read_device(options), progress=True)
+        models = load_models(
+            options.model or [], device=read_device(options), progress=True, allow_download=options.allow_download
+        )
         local = is_loopback(listener.getsockname()[0])
         app = make_app(models, examples=examples, local=local)
         names = ", ".join(model.name for model in models)

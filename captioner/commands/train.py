@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say
+from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say, show
 from captioner.training.log import TRACKERS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_train(options: argparse.Namespace) -> int:
         if processes.is_first:
             score = "" if outcome.best is None else f", {outcome.metric} {outcome.best:.1f}"
             place = "" if outcome.best_epoch is None else f" of epoch {outcome.best_epoch}"
-            print(f"{outcome.folder}: the best model{place}{score}; trained for {outcome.steps:,} steps")
+            show(f"{outcome.folder}: the best model{place}{score}; trained for {outcome.steps:,} steps")
     return 0
 
 

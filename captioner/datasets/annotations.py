@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import json
 import ntpath
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from captioner import files
+
+MOST = 2_000_000_000  # bytes of an annotation file; COCO's largest has 450 million
+LONGEST = 1_000_000  # bytes of a line in one
+LONGEST_NAME = 100  # letters of a data set's name
 MALFORMED_LINE = "malformed line"
 EMPTY_CAPTION = "empty caption"
 UNKNOWN_IMAGE_ID = "unknown image id"
@@ -85,6 +90,10 @@ class Reading:
     problems: Problems = field(default_factory=Problems)
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # An annotation file may name its data set as it likes; messages and folders are named after it.
+        self.name = re.sub(r"[/\\]", "_", files.printable_line(self.name))[:LONGEST_NAME]
+
     def malformed(self, where: str, detail: str) -> None:
         """Count one malformed annotation line."""
         self.problems.add(MALFORMED_LINE, where, detail)
@@ -133,8 +142,10 @@ def path_inside(name: object) -> str | None:
 def read_lines(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, str]]:
     """Yield (where, text) for every line that is not blank; a line that is not UTF-8 is counted as malformed."""
     place = path.relative_to(root).as_posix()
-    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    for number, raw in enumerate(content.split(b"\n"), start=1):
+    for number, line in files.read_lines(path, longest=LONGEST, most=MOST):
+        raw = line.removesuffix(b"\n")
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
         if not raw.strip():
             continue
         reading.lines += 1
@@ -147,20 +158,12 @@ def read_lines(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, 
 
 def read_json(path: Path) -> Any:
     """Return what a UTF-8 file of JSON holds; a ValueError names the file and the position of what is wrong."""
-    try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    return files.read_json(path, most=MOST)
 
 
 def load_json(path: Path) -> dict[str, Any]:
     """Return the JSON object a UTF-8 file holds; a ValueError names the file and what is wrong with it."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a JSON {type(content).__name__}, expected an object")
-    return content
+    return files.read_json_object(path, most=MOST)
 
 
 def list_of_records(content: dict[str, Any], key: str, path: Path) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, Problems
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.files import digest
+from captioner.files import digest, printable_line
 
 SHOWN = 5
 SAMPLE_BYTES = 4096
@@ -127,7 +127,7 @@ class Description:
         groups = [" = ".join(group) for group in self.shared_by_content]
         lines += _finding("groups of identical images across splits", len(groups), groups)
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join(map(printable_line, lines))
 
 
 def _finding(title: str, count: int, examples: Sequence[str]) -> list[str]:

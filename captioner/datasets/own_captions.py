@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from captioner.datasets.columns import (
     split_name,
 )
 from captioner.datasets.parquet import parquet_rows
+from captioner.files import parse_json
 from captioner.images.finding import find_images
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
@@ -87,9 +87,9 @@ def _read_records(root: Path, path: Path, reading: Reading) -> list[tuple[str, R
 def _json_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, Record]]:
     for where, line in read_lines(root, path, reading):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reading.malformed(where, f"not valid JSON: {error}")
+            record = parse_json(line, "it")
+        except ValueError as error:
+            reading.malformed(where, str(error).removeprefix("it is "))
             continue
         if isinstance(record, dict):
             yield where, record

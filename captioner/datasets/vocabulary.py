@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from captioner.datasets.annotations import is_text, shown
+
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
 
@@ -84,15 +86,15 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if self.entries[: len(SPECIALS)] != SPECIALS:
-            found = ", ".join(map(repr, self.entries[: len(SPECIALS)])) or "nothing"
+            found = ", ".join(map(shown, self.entries[: len(SPECIALS)])) or "nothing"
             raise ValueError(f"a vocabulary starts with {found}, expected {', '.join(SPECIALS)}")
         words = self.entries[len(SPECIALS) :]
-        wrong = [word for word in words if not isinstance(word, str) or not word or word.isspace()]
+        wrong = [word for word in words if not is_text(word) or not word or word.isspace()]
         if wrong:
-            raise ValueError(f"a vocabulary holds {wrong[0]!r}, expected words")
+            raise ValueError(f"a vocabulary holds {shown(wrong[0])}, expected words")
         repeated = [word for word, count in Counter(self.entries).items() if count > 1]
         if repeated:
-            raise ValueError(f"a vocabulary holds {', '.join(map(repr, repeated[:5]))} more than once")
+            raise ValueError(f"a vocabulary holds {', '.join(map(shown, repeated[:5]))} more than once")
         # Without the specials: a caption that spells "<end>" must not end there.
         object.__setattr__(self, "_ids", {word: number for number, word in enumerate(words, start=len(SPECIALS))})
 

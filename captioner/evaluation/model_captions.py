@@ -6,7 +6,6 @@ Regions are rounded to half precision whether they come from a cache or not, so 
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_captions, share_grid
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.tables import json_text
-from captioner.files import printable, write_whole
+from captioner.files import printable, read_json_object, write_whole
 from captioner.images.finding import Source, is_in_share
 from captioner.images.opening import upright_size
 from captioner.images.preprocessing import Prepared, Preprocessing
@@ -32,6 +31,7 @@ from captioner.model.encoders.region_cache import FORMAT_VERSION, RegionCache, c
 from captioner.processes import Processes
 
 DATA = "data.json"  # which images the captions in a folder are of
+LARGEST = 1_000_000  # bytes of it
 _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
@@ -133,7 +133,7 @@ def _claim(folder: Path, identity: dict[str, Any], existing: str) -> None:
     """Write down what data the captions in a folder are of; raise ValueError where they are of other data."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        found = read_json_object(folder / DATA, most=LARGEST)
     except FileNotFoundError:
         found = None
     except ValueError:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from captioner.files import printable_line
+
 LABELS = {
     "bleu1": "BLEU-1",
     "bleu2": "BLEU-2",
@@ -32,7 +34,7 @@ class Table:
         """Return lines with aligned columns: numbers to the right, what follows a number after a space to the left."""
         columns = [
             _set_left(cells) if column in self.wide else _set_numbers(cells)
-            for column, cells in enumerate(zip(*self.rows, strict=True))
+            for column, cells in enumerate(zip(*(map(printable_line, row) for row in self.rows), strict=True))
         ]
         return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 

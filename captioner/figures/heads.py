@@ -72,9 +72,9 @@ def heads_figure(
 ) -> Sheet:
     """Return a figure of an upright image under the attention of every layer and head, with a column for each word.
 
-    At most `width` inches wide; captions of more words than fit go on below. The last row is the caption's attention:
-    of a transformer, the mean over the last layer's heads. Panels are those of `word_grid`. Raises ValueError for a
-    caption that does not know its heads.
+    At most `width` inches wide; captions of more words than fit go on below. The last row is the caption's attention,
+    the mean over the last layer's heads; it is the only one where there is one head. Panels are those of `word_grid`.
+    Raises ValueError for a caption that does not know its heads.
     """
     check_figure(image, caption, style, width, dpi)
     if caption.heads is None:
@@ -85,15 +85,14 @@ def heads_figure(
         for layer in range(layers)
         for head in range(heads)
     ]
-    looks.append(("attention", caption))
+    looks = [*looks, (f"mean of layer {layers}", caption)] if len(looks) > 1 else [("attention", caption)]
     layout = _fit(caption, [name for name, _ in looks], heads, width, dpi)
     panels = Panels(image, layout, style)
     marks: list[Mark] = []
     for word, text in enumerate(caption.words):
         band, column = divmod(word, layout.columns)
         left, top = layout.panel_corner(band * len(looks), column)
-        room = layout.cell + layout.pixels(_GAP) / 2
-        marks.append(fitting_label(left, top - 0.045 * dpi, text, _WORD_POINTS, dpi, room, INK))
+        marks.append(fitting_label(left, top - 0.045 * dpi, text, _WORD_POINTS, dpi, layout.cell, INK))
         for row, (_, look) in enumerate(looks):
             marks += panels.draw_attention(band * len(looks) + row, column, look, word)
     for row in range(layout.rows):

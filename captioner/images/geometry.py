@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+_SIDES = 2**31  # pixels: no format has more
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the upright original
 
 
@@ -58,13 +59,13 @@ class Geometry:
             bool(values["flipped"]),
             tuple(map(_to_box, boxes)) if boxes is not None else None,
         )
-        if width < 1 or height < 1:
+        if not (1 <= width < _SIDES and 1 <= height < _SIDES):
             raise ValueError(f"its geometry is {values}")
         return geometry
 
 
 def _to_box(edges: Any) -> Box:
     left, top, right, bottom = map(float, edges)
-    if not (left < right and top < bottom):
+    if not (-_SIDES < left < right < _SIDES and -_SIDES < top < bottom < _SIDES):
         raise ValueError(f"its geometry has the box {list(edges)}")
     return left, top, right, bottom

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from captioner.files import printable, read_json_object
+
 MANIFEST = "checkpoint.json"  # of a checkpoint folder, see `checkpoint_files`
+LARGEST_MANIFEST = 16_000_000  # bytes; a model of ten thousand words has a hundredth of it
+LARGEST_SCORES = 16_000_000  # bytes of what an evaluation tells
+LARGEST_SCORE = 1e6
 SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
@@ -40,21 +44,24 @@ class ModelSummary:
 
 def summarise(folder: Path) -> ModelSummary:
     """Return what the files in a checkpoint folder say about their model."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        scores = folder / SCORES
-        evaluation = json.loads(scores.read_bytes()) if scores.is_file() else None
-        return ModelSummary(
-            model_name(folder),
-            folder,
-            manifest["encoder"]["name"],
-            manifest["attention"]["mode"],
-            len(manifest["vocabulary"]["words"]),
-            sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
-            evaluation,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is damaged: {error}") from None
+    match read_json_object(folder / MANIFEST, most=LARGEST_MANIFEST):
+        case {"encoder": {"name": str(encoder)}, "attention": {"mode": str(mode)}, "vocabulary": {"words": [*words]}}:
+            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+            evaluation = read_evaluation(folder / SCORES) if (folder / SCORES).exists() else None
+            return ModelSummary(model_name(folder), folder, encoder, mode, len(words), size, evaluation)
+    raise ValueError(f"{folder} is damaged: {MANIFEST} has no encoder, attention or vocabulary")
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Return what `captioner evaluate` wrote about a model: `scores` by metric, and the `protocol` they are from."""
+    evaluation = read_json_object(path, most=LARGEST_SCORES)
+    match evaluation:
+        case {"scores": dict(scores), "protocol": {"data": str(), "split": str(), "images": int()}}:
+            if all(isinstance(score, int | float) and abs(score) < LARGEST_SCORE for score in scores.values()):
+                return evaluation
+    raise ValueError(
+        f"{printable(str(path))} is no evaluation of a model; expected a metrics.json of `captioner evaluate`"
+    )
 
 
 def model_name(folder: Path) -> str:

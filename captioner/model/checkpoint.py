@@ -19,10 +19,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from captioner.datasets.annotations import shown
 from captioner.datasets.vocabulary import Vocabulary
+from captioner.files import parse_json
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint_files import check_plain, deserialise, read_folder, serialise, write_folder
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, telling_settings
+from captioner.model.config import (
+    MOST_PIXELS,
+    WIDEST,
+    AttentionConfig,
+    DecoderConfig,
+    EncoderConfig,
+    telling_settings,
+)
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import encoder_of
@@ -65,6 +74,8 @@ class Checkpoint:
             if first_name in weights and _differ(weights.setdefault(name, weights[first_name]), weights[first_name]):
                 raise ValueError(f"decoder weights {first_name} and {name} are tied, but not the same")
         _check_fit(f"a decoder of {len(self.vocabulary)} words", layout, weights)
+        check_finite("decoder weight", weights)
+        check_finite("encoder weight", self.encoder_weights or {})
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "distinct_names", tuple(first_names.values()))
 
@@ -91,14 +102,20 @@ class Checkpoint:
         decoder.load_state_dict(self.weights)
         return decoder.eval()
 
-    def build_encoder(self, *, progress: bool = False) -> Encoder:
-        """Return the encoder that the model was trained on, frozen; `progress` shows downloads on stderr."""
+    def build_encoder(self, *, progress: bool = False, allow_download: bool = False) -> Encoder:
+        """Return the encoder that the model was trained on, frozen.
+
+        What the checkpoint lacks of its weights is looked for on this machine and, with `allow_download`, in the place
+        that its package has for them; `progress` shows that on stderr.
+        """
         if self.encoder.is_imported:
             encoder = encoder_of(self.encoder_identity)
         elif self.encoder_weights is None:
-            encoder = load_encoder(self.encoder, progress=progress)
+            encoder = load_encoder(self.encoder, progress=progress, allow_download=allow_download)
         else:
-            encoder = _rebuild_encoder(self.encoder, self.encoder_weights, progress=progress)
+            encoder = _rebuild_encoder(
+                self.encoder, self.encoder_weights, progress=progress, allow_download=allow_download
+            )
         found, wanted = encoder.identity(), self.encoder_identity
         for key in {**wanted, **found}:
             if found.get(key) != wanted.get(key):
@@ -110,9 +127,13 @@ class Checkpoint:
 
     def _new_decoder(self) -> Decoder:
         match self.encoder_identity:
-            case {"grid": [int(rows), int(columns)], "dimensions": int(width)}:
+            case {"grid": [int(rows), int(columns)], "dimensions": int(width)} if (
+                min(rows, columns, width) >= 1 and max(rows, columns) <= MOST_PIXELS and width <= WIDEST
+            ):
                 return make_decoder(self.decoder, self.attention, len(self.vocabulary), width, (rows, columns))
-        raise ValueError("encoder_identity has no 'grid' of rows and columns, or no 'dimensions'")
+        raise ValueError(
+            f"encoder_identity has no 'grid' of rows and columns, {MOST_PIXELS} at most, or no 'dimensions', {WIDEST}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +147,7 @@ class TrainingState:
 def _make_config(config: type[Config], name: str, settings: dict[str, Any]) -> Config:
     known = {field.name for field in fields(config)}
     if unknown := sorted(set(settings) - known):
-        raise ValueError(f"this version knows no {name} setting {unknown[0]!r}: upgrade")
+        raise ValueError(f"this version knows no {name} setting {shown(unknown[0])}: upgrade")
     try:
         return config(**settings)
     except TypeError as error:
@@ -194,6 +215,18 @@ def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
         raise ValueError(f"{folder} cannot be loaded: {reason}") from None
 
 
+def check_finite(what: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError where a tensor has numbers that are infinite, or none."""
+    for name, tensor in tensors.items():
+        # One such number makes the sum one, and a sum is quicker; but a sum may also overflow.
+        if (
+            tensor.is_floating_point()
+            and not tensor.sum(dtype=torch.float32).isfinite()
+            and not tensor.isfinite().all()
+        ):
+            raise ValueError(f"{what} {shown(name)} has numbers that are not finite; the model is of no use")
+
+
 def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
     """Return what was saved with the checkpoint in `folder` for its training to resume; None where nothing was."""
     folder = Path(folder)
@@ -202,7 +235,10 @@ def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
         return None
     try:
         tensors, metadata = deserialise(contents["training"])
-        return TrainingState(tensors, json.loads(metadata.get("values", "")))
+        values = parse_json(metadata.get("values", ""), "its list of values")
+        if not isinstance(values, dict):
+            raise ValueError(f"its values are {shown(values)}; expected an object")
+        return TrainingState(tensors, values)
     except ValueError as error:
         raise ValueError(f"the training state in {folder} cannot be loaded: {error}") from None
 
@@ -225,13 +261,18 @@ def _halve(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return halves
 
 
-def _rebuild_encoder(config: EncoderConfig, weights: Mapping[str, Tensor], *, progress: bool = False) -> Encoder:
+def _rebuild_encoder(
+    config: EncoderConfig, weights: Mapping[str, Tensor], *, progress: bool = False, allow_download: bool = False
+) -> Encoder:
     """Return the encoder of `config` with other weights in some or all of its trunk, which no classifier fits."""
     with torch.random.fork_rng(devices=[]):
-        encoder = load_encoder(replace(config, weights="random"))
+        present = sum(weight.numel() for weight in weights.values())
+        fetches = config.weights == "imagenet" and allow_download
+        encoder = load_encoder(replace(config, weights="random"), largest=None if fetches else present)
     layout = encoder.trunk.state_dict()
-    if config.weights != "random" and any(name not in weights for name in layout):
-        encoder = load_encoder(config, progress=progress)
+    # Never a file that the configuration names: whoever wrote it does not choose what is read here.
+    if config.weights == "imagenet" and any(name not in weights for name in layout):
+        encoder = load_encoder(config, progress=progress, allow_download=allow_download)
         weights = {**encoder.trunk.state_dict(), **weights}
     _check_fit(f"the encoder {config.name}", layout, weights)
     encoder.trunk.load_state_dict(weights)
@@ -248,6 +289,8 @@ def _check_fit(whose: str, layout: Mapping[str, Tensor], weights: Mapping[str, T
     for name, expected in layout.items():
         if name not in weights:
             raise ValueError(f"the weights do not fit {whose}: {name} is missing")
+        if weights[name].is_floating_point() != expected.is_floating_point():
+            raise ValueError(f"the weights do not fit {whose}: {name} is of {weights[name].dtype}")
         if weights[name].shape != expected.shape:
             found, wanted = tuple(weights[name].shape), tuple(expected.shape)
             raise ValueError(f"the weights do not fit {whose}: {name} is {found}, expected {wanted}")

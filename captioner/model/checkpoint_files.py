@@ -4,7 +4,7 @@
     decoder-1a2b3c4d5e6f.safetensors    tensors, in a file named after its role and its contents
 
 A new save never touches a file that the present manifest names, and counts from the moment its own manifest takes the
-place of that one. Nothing here can run code when it is read.
+place of that one. Nothing here can run code when it is read, and what is too large or no regular file is not read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from captioner import __version__
-from captioner.files import digest, sync_folder, write_whole
-from captioner.model.bundled import MANIFEST
+from captioner.datasets.annotations import shown
+from captioner.files import check_regular, digest, one_line, parse_json, read_json, read_whole, sync_folder, write_whole
+from captioner.model.bundled import LARGEST_MANIFEST, MANIFEST
+from captioner.processes import check_memory
 
 FORMAT_VERSION = 1
+LARGEST_HEADER = 4_000_000  # bytes of what a tensor file says of its tensors: room for some twenty thousand
 TENSOR_FILE = re.compile(r"(decoder|encoder|training)-[0-9a-f]{12}\.safetensors")
 UNFINISHED_FILE = re.compile(rf"({TENSOR_FILE.pattern}|{re.escape(MANIFEST)})\.\d+\.unfinished")
 
@@ -84,7 +87,7 @@ def _read_file(path: Path, entry: dict[str, Any]) -> bytes:
         size = path.stat().st_size
         if size != entry["bytes"]:
             raise ValueError(f"{path} has {size:,} bytes, not {entry['bytes']:,}: the file is damaged; get it anew")
-        data = path.read_bytes()
+        data = read_tensor_file(path)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -94,17 +97,23 @@ def _read_file(path: Path, entry: dict[str, Any]) -> bytes:
     return data
 
 
+def read_tensor_file(path: Path) -> bytes:
+    """Return the contents of a regular file for which there is memory, as they are and as tensors."""
+    check_regular(path)
+    size = path.stat().st_size
+    check_memory(str(path), 2 * size)
+    return read_whole(path, most=size)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest, once its format is known and its files have names that lead nowhere else."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path, most=LARGEST_MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder} is no checkpoint: {_why_not(folder)}") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
     version = manifest.get("format") if isinstance(manifest, dict) else None
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(
@@ -112,7 +121,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"this version reads format {FORMAT_VERSION}: upgrade"
         )
     if version != FORMAT_VERSION:
-        raise ValueError(f"{path} is damaged: its format is {version!r}; this version reads format {FORMAT_VERSION}")
+        raise ValueError(
+            f"{path} is damaged: its format is {shown(version)}; this version reads format {FORMAT_VERSION}"
+        )
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise ValueError(f"{path} is damaged: it has no files")
@@ -120,7 +131,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         match entry:
             case {"name": str(name), "bytes": int(), "digest": str()} if TENSOR_FILE.fullmatch(name):
                 continue
-        raise ValueError(f"{path} is damaged: its {role} file is {entry!r}, expected a name, bytes and a digest")
+        raise ValueError(f"{path} is damaged: its {role} file is {shown(entry)}; expected a name, bytes and a digest")
     return dict(manifest)
 
 
@@ -164,9 +175,12 @@ def serialise(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = N
 
 def deserialise(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors, on the CPU, and the metadata of what `serialise` returned."""
+    length = int.from_bytes(data[:8], "little")  # of the header, which follows
+    if length > LARGEST_HEADER:
+        raise ValueError(f"its tensors are damaged: a header of {length:,} bytes; at most {LARGEST_HEADER:,} are read")
     try:
         tensors = safetensors.torch.load(data)
-    except SafetensorError as error:
-        raise ValueError(f"its tensors are damaged: {error}") from None
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # the first eight bytes are its length
+        header = parse_json(data[8 : 8 + length], "the header")
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:  # a type that torch lacks, ...
+        raise ValueError(f"its tensors are damaged: {one_line(error)}") from None
     return tensors, header.get("__metadata__", {})

@@ -6,7 +6,9 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from captioner.datasets.annotations import shown
 from captioner.images.preprocessing import FITS
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares, check_types
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
@@ -22,38 +24,10 @@ KINDS = ("lstm", "transformer")
 POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
 METHODS = ("beam", "sample")
 ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
-
-
-def check_choices(section: str, config: object, **choices: tuple[str, ...]) -> None:
-    """Check that settings are among the choices of their names."""
-    for name, allowed in choices.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ValueError(f"{section} {name} is {value!r}; choose from {', '.join(allowed)}")
-
-
-def check_least(section: str, config: object, **least: float) -> None:
-    """Check that numbers are at least what their names say."""
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value < bound:
-            raise ValueError(f"{section} {name} is {value}; it must be at least {bound}")
-
-
-def check_positive(section: str, config: object, *names: str) -> None:
-    """Check that numbers are above 0."""
-    for name in names:
-        value = getattr(config, name)
-        if value <= 0:
-            raise ValueError(f"{section} {name} is {value}; it must be above 0")
-
-
-def check_shares(section: str, config: object, *names: str) -> None:
-    """Check that numbers are from 0 to below 1."""
-    for name in names:
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{section} {name} is {value}; it is a share from 0 to below 1")
+MOST_PIXELS = 1024  # of an encoder's side; recipes have 288 at most
+WIDEST = 16_384  # numbers in a layer; recipes have 2,048 at most
+# No colons and no paths: timm takes hf-hub:owner/name for a download, and local-dir:path for a folder.
+ENCODER_NAME = re.compile(r"(timm/|imported/)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def added(default: Any) -> Any:
@@ -93,9 +67,13 @@ class EncoderConfig:
     weights: str = "imagenet"
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"encoder size is {self.size}; it must be at least 1 pixel")
-        if self.layer is not None and not re.fullmatch(r"stride\d+(\+\w+)?", self.layer):
+        check_types("encoder", self)
+        if not ENCODER_NAME.fullmatch(self.name) and not is_extension(self.name):
+            choices = "see `captioner encoders`, or name one as timm/NAME or package.module:function"
+            raise ValueError(f"encoder name is {shown(self.name)}; {choices}")
+        if self.size is not None and not 1 <= self.size <= MOST_PIXELS:
+            raise ValueError(f"encoder size is {shown(self.size)}; it must be from 1 to {MOST_PIXELS} pixels")
+        if self.layer is not None and not re.fullmatch(r"stride[0-9]{1,4}(\+[a-z0-9]{1,9})?", self.layer):
             raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
             raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
@@ -139,11 +117,13 @@ class AttentionConfig:
     feed: str = "every-step"
 
     def __post_init__(self) -> None:
+        check_types("attention", self)
         check_choices("attention", self, mode=MODES, inference=INFERENCES, feed=FEEDS)
         if self.score not in SCORES and not is_extension(self.score):
             choices = f"{', '.join(SCORES)}, or package.module:Class"
             raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
         check_least("attention", self, width=1)
+        check_most("attention", self, width=WIDEST, heads=WIDEST)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
@@ -191,8 +171,10 @@ class DecoderConfig:
     positions: str = added("none")
 
     def __post_init__(self) -> None:
+        check_types("decoder", self)
         check_choices("decoder", self, kind=KINDS)
         check_least("decoder", self, embedding=1, hidden=1, regions=0, layers=1)
+        check_most("decoder", self, embedding=WIDEST, hidden=WIDEST, regions=WIDEST, layers=64, feed_forward=WIDEST)
         if self.kind == "transformer":
             self._check_transformer()
         else:
@@ -239,7 +221,8 @@ class SearchConfig:
 
     The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
     Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it.
+    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `content_limit` is how
+    often it may say a content word, whose plural counts as the same, 0 for no limit.
 
     A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
     log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
@@ -269,6 +252,9 @@ class SearchConfig:
     maximum_length: int = setting(30, "say at most N words", least=1, served=(1, 60))
     no_repeat: int = setting(
         3, "never say the same N words in a row twice; 0 allows repetition", least=0, served=(0, 60)
+    )
+    content_limit: int = setting(
+        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, served=(0, 60)
     )
     temperature: float = setting(
         1.0,

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from captioner.files import write_whole
-from captioner.model.bundled import SCORES
+from captioner.model.bundled import SCORES, read_evaluation
 from captioner.model.checkpoint import Checkpoint, save_checkpoint, to_half
 
 KEPT = ("scores", "intervals", "diversity", "protocol")  # of what an evaluation wrote about a model
@@ -36,16 +36,12 @@ def export_model(
 
 def read_scores(path: Path, digest: str) -> dict[str, Any]:
     """Return what to keep of an evaluation's `metrics.json`; raise ValueError unless it is of the model of a digest."""
-    try:
-        found = json.loads(path.read_bytes())
-        checksum, kept = found["checksum"], {name: found[name] for name in KEPT}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{path} is no evaluation of a model; expected a metrics.json of `captioner evaluate`"
-        ) from None
-    if checksum != digest:
-        raise ValueError(f"{path} is of the model {checksum}, not {digest}; evaluate the exported model")
-    return kept
+    found = read_evaluation(path)
+    if not {"checksum", *KEPT} <= set(found):
+        raise ValueError(f"{path} is no evaluation of a model; expected a metrics.json of `captioner evaluate`")
+    if found["checksum"] != digest:
+        raise ValueError(f"{path} is of the model {found['checksum']}, not {digest}; evaluate the exported model")
+    return {name: found[name] for name in KEPT}
 
 
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from captioner.model.regions import mean_region
 
 REDUCTIONS = ("sum", "mean")
+LEAST_MASS = 1e-6  # of attention, below which a guide no longer pulls: the slope of the logarithm has no bound
 
 
 def word_losses(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -57,6 +61,24 @@ def attention_entropy(alpha: Tensor, mask: Tensor) -> Tensor:
     """Return the entropy of alpha (B, N, T, L) in nats, averaged over words; between 0 and log L."""
     entropy: Tensor = torch.special.entr(alpha).sum(dim=-1)  # (B, N, T)
     return entropy[mask].mean()
+
+
+def guide_losses(alpha: Tensor, coverage: Tensor) -> Tensor:
+    """Return -log of the weight (W,) that alpha (W, L) has inside boxes, each region's spread evenly over its cell.
+
+    `coverage` (W, L) is the share, 0..1, of each region that lies inside the boxes of what the word names.
+    """
+    return -(alpha * coverage).sum(dim=-1).clamp_min(LEAST_MASS).log()
+
+
+def region_losses(logits: Tensor, coverage: Tensor, regions: Tensor | None = None) -> Tensor:
+    """Return the cross entropy (B,) of logits (B, L, C) that say which of C categories lie on each region.
+
+    `coverage` (B, L, C) is how much of each region each of them covers, 0..1. Summed over categories, as if each were
+    asked for by itself; averaged over regions, of which `regions` (B, L) is True for those that there are.
+    """
+    losses = F.binary_cross_entropy_with_logits(logits, coverage, reduction="none").sum(dim=-1)  # (B, L)
+    return mean_region(losses.unsqueeze(-1), regions).squeeze(-1)
 
 
 def reinforce_surrogate(

@@ -58,6 +58,12 @@ class Batch:
     mask: NDArray[np.bool_]  # (B, N, T): where there is a word to predict
     mirrored: NDArray[np.bool_]  # (B,): images that are seen flipped
     seed: tuple[int, ...]  # of all random numbers of the step
+    references: Numbers | None = None  # (B, 1, T + 1), a caption each to learn beside sampled ones
+
+    @property
+    def taught(self) -> Numbers:
+        """The captions (B, N, T + 1) that are learned word by word."""
+        return self.caption_ids if self.references is None else self.references
 
     @property
     def caption_count(self) -> int:
@@ -68,10 +74,20 @@ class Batch:
 class EpochPlan:
     """The batches of one epoch, made when they are asked for; `epoch` and `seed` decide everything about them."""
 
-    def __init__(self, corpus: Corpus, config: BatchConfig, seed: int, epoch: int, *, captions: int = 0) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        config: BatchConfig,
+        seed: int,
+        epoch: int,
+        *,
+        captions: int = 0,
+        references: bool = False,
+    ) -> None:
         """Cut the corpus into items and batches.
 
-        With `captions` above 0 an item is an image without its captions, which stands for so many sampled ones.
+        With `captions` above 0 an item is an image without its captions, which stands for so many sampled ones; with
+        `references` it has one of its own beside them.
         """
         self.corpus, self.config, self.epoch = corpus, config, epoch
         self.seed = (seed, epoch)
@@ -81,6 +97,8 @@ class EpochPlan:
         self.batches = _cut_batches(corpus, items, config, order, sampled)
         self.sampled = captions
         self.mirrored = order.random(len(corpus.images)) < (0.5 if config.flips else 0.0)
+        # Drawn last, so that all else is the same with and without them.
+        self.references = _draw_references(corpus, order) if references else None
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -92,8 +110,11 @@ class EpochPlan:
             ids = np.zeros((len(items), self.sampled, 1), np.int64)  # to be sampled
         else:
             ids = _pad([[self._caption(caption) for caption in captions] for _, captions in items])
+        references = None
+        if self.references is not None:
+            references = _pad([[self._caption(caption)] for caption in self.references[images].tolist()])
         seed = (*self.seed, index, DRAWS)
-        return Batch(images, ids, ids[:, :, 1:] != PAD, self.mirrored[images], seed)
+        return Batch(images, ids, ids[:, :, 1:] != PAD, self.mirrored[images], seed, references)
 
     def _caption(self, caption: int) -> NDArray[np.int32]:
         return self.corpus.ids[self.corpus.starts[caption] : self.corpus.starts[caption + 1]]
@@ -118,6 +139,13 @@ def _cut_items(corpus: Corpus, largest: int, order: np.random.Generator) -> list
 
 def _whole_images(corpus: Corpus, captions: int) -> list[Item]:
     return [(image, (0,) * captions) for image in range(len(corpus.images))]
+
+
+def _draw_references(corpus: Corpus, order: np.random.Generator) -> Numbers:
+    """Return one caption (I,) of each image, all of them as probable."""
+    counts = np.diff(corpus.captions)
+    drawn: Numbers = corpus.captions[:-1] + (order.random(len(counts)) * counts).astype(np.int64)
+    return drawn
 
 
 def _cut_batches(

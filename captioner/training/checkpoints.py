@@ -18,7 +18,7 @@ class CheckpointWriter:
     def __init__(self, recipe: Recipe, start: Start, run: RunFolder, processes: Processes) -> None:
         self.recipe, self.run, self.processes = recipe, run, processes
         self.encoder, self.learner, self.vocabulary = start.encoder, start.learner, start.data.vocabulary
-        self.kept = start.kept
+        self.kept, self.origin = start.kept, start.origin
         self.identity = start.encoder.identity()
 
     def save_best(self, position: Position, scores: dict[str, float]) -> None:
@@ -31,6 +31,7 @@ class CheckpointWriter:
         if self.processes.is_first:
             state = self.learner.state()
             values = state.values | {"position": asdict(position), "log_bytes": self.run.log_bytes()}
+            values["encoder"] = self.origin
             save_checkpoint(self.run.last, self._checkpoint(position, {}), TrainingState(state.tensors, values))
         self.processes.wait()
 

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from captioner.model.decoder import Decoder, Outputs
+from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
     doubly_stochastic_penalty,
+    guide_losses,
+    region_losses,
     reinforce_surrogate,
     self_critical_loss,
     word_losses,
@@ -26,6 +29,7 @@ from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.sampling import roll_out, sayable
 from captioner.training.batches import Numbers as Indices
+from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe
 from captioner.training.rewards import Rewards
 
@@ -49,6 +53,7 @@ class Part:
     word_share: float
     process_share: float
     caption_words: float  # the mean over all captions of the batch, end markers included
+    objects: BatchObjects | None = None  # of the images, where a loss asks for them
 
     @property
     def captions(self) -> int:
@@ -57,18 +62,23 @@ class Part:
 
 
 class Criterion:
-    """The losses of a decoder that a recipe asks for."""
+    """The losses of a decoder that a recipe asks for; `classifier` says what lies on its regions."""
 
-    def __init__(self, recipe: Recipe, decoder: Decoder, device: str) -> None:
-        self.recipe, self.decoder, self.device = recipe, decoder, device
+    def __init__(
+        self, recipe: Recipe, decoder: Decoder, device: str, classifier: RegionClassifier | None = None
+    ) -> None:
+        self.recipe, self.decoder, self.device, self.classifier = recipe, decoder, device, classifier
 
     def teacher_forcing(
         self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
     ) -> tuple[Tensor, Numbers]:
-        """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE."""
+        """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE.
+
+        Where the recipe weighs them, what the part's objects guide and teach comes on top.
+        """
         hard = self.recipe.attention.mode == "hard"
         if not len(regions):  # a batch may have fewer images than there are processes
-            numbers = dict.fromkeys(TEACHER_FORCING, 0.0)
+            numbers = dict.fromkeys((*TEACHER_FORCING, *self._object_names()), 0.0)
             if hard:
                 numbers |= {"reinforce": 0.0, "baseline": move_baseline(0.0) * part.process_share}
             return torch.zeros((), device=self.device), numbers
@@ -89,6 +99,9 @@ class Criterion:
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
             "residual": self._residual(outputs, part, penalty, there),
         }
+        if part.objects is not None:
+            taught, more = self._objects(part, part.objects, regions, outputs)
+            loss, numbers = loss + taught, numbers | more
         if hard:
             log_likelihood = -_by_word(nll, part.mask).sum(-1)  # (b, N)
             baseline = move_baseline(log_likelihood.mean().item() * part.caption_share)
@@ -104,6 +117,37 @@ class Criterion:
             return penalty.item() / regions
         mean = doubly_stochastic_penalty(outputs.alpha.detach(), part.mask, reduction="mean", regions=there)
         return mean.item() * part.caption_share
+
+    def _object_names(self) -> tuple[str, ...]:
+        settings = self.recipe.loss
+        return (*(("guide", "guided") if settings.guide else ()), *(("objects",) if settings.objects else ()))
+
+    def _objects(
+        self, part: Part, objects: BatchObjects, regions: Tensor | Regions, outputs: Outputs
+    ) -> tuple[Tensor, Numbers]:
+        """Return this part's share of what objects add to the loss: the guide of attention, and the second task."""
+        settings = self.recipe.loss
+        loss, numbers = outputs.alpha.new_zeros(()), dict[str, float]()
+        if settings.guide:
+            words = objects.named >= 0  # (b, N, T), those that name something with a box
+            losses = guide_losses(outputs.alpha[words], objects.coverage[objects.named[words]])  # (W,)
+            # Divided as the cross entropy is, by all words: a word that is guided weighs the same in every batch.
+            divisor, share = int(part.mask.sum()), part.word_share
+            numbers["guided"] = len(losses) / divisor * share
+            if settings.reduction == "sum":
+                divisor, share = part.captions, part.caption_share
+            guide = losses.sum() / divisor * share
+            loss = loss + settings.guide * guide
+            numbers["guide"] = guide.item()
+        if self.classifier is not None:
+            there = Regions.of(regions)
+            with self._precision():
+                logits = at_least_single(self.classifier(there.present()))  # (b, L, C)
+            losses = region_losses(logits, objects.targets().to(logits.dtype), there.mask) * objects.known  # (b,)
+            taught = losses.mean() * part.caption_share
+            loss = loss + settings.objects * taught
+            numbers["objects"] = taught.item()
+        return loss, numbers
 
     def _reinforce(self, outputs: Outputs, log_likelihood: Tensor, baseline: float, part: Part) -> Tensor:
         """Return this part's share of the surrogate of equation 12.
@@ -126,14 +170,30 @@ class Criterion:
             entropy_weight=settings.entropy,
         )
 
-    def self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
+    def self_critical(
+        self, part: Part, regions: Tensor | Regions, rewards: Rewards, taught: Part | None, move_baseline: MoveBaseline
+    ) -> tuple[Tensor, Numbers]:
         """Return the self-critical loss of captions that are sampled here for regions (b, L, D).
+
+        The loss of given captions of the same images, which are `taught`, is added where the recipe weighs it.
+        """
+        loss, numbers = self._self_critical(part, regions, rewards)
+        if taught is None:
+            return loss, numbers
+        entropy, parts = self.teacher_forcing(taught, regions, move_baseline)
+        total = loss + self.recipe.self_critical.cross_entropy * entropy
+        kept = {name: value for name, value in parts.items() if name not in SELF_CRITICAL}
+        return total, numbers | kept | {"self_critical": numbers["loss"], "loss": total.item()}
+
+    def _self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
+        """Return the loss of sampled captions alone.
 
         Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model.
         """
-        if not len(regions):
-            return torch.zeros((), device=self.device), dict.fromkeys(SELF_CRITICAL, 0.0)
         settings = self.recipe.self_critical
+        names = (*SELF_CRITICAL, *(("repeats",) if settings.repeats else ()))
+        if not len(regions):
+            return torch.zeros((), device=self.device), dict.fromkeys(names, 0.0)
         with self._precision():
             ids, mask = roll_out(
                 self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature
@@ -150,7 +210,8 @@ class Criterion:
         share, there = part.caption_share, Regions.of(regions).mask
         residual = doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean", regions=there)
         loss = self_critical_loss(-_by_word(nll, mask), mask, reward, baseline.expand_as(reward)) * share
-        return loss, {
+        repeats = {"repeats": rewards.repeats(ids).mean().item() * share} if settings.repeats else {}
+        return loss, repeats | {
             "loss": loss.item(),
             "reward": reward.mean().item() * share,
             "baseline": baseline.mean().item() * share,

@@ -14,8 +14,19 @@ from captioner.training.log import read_log
 
 # Steps are noisy: each curve is also drawn as a mean over so many parts of the log.
 PARTS = 100
+LOSSES = (
+    "loss",
+    "cross_entropy",
+    "validation_loss",
+    "penalty",
+    "guide",
+    "objects",
+    "reinforce",
+    "self_critical",
+    "reward",
+)
 PANELS = (
-    ("loss", ("loss", "cross_entropy", "validation_loss", "penalty", "reinforce", "reward")),
+    ("loss", LOSSES),
     ("scores in per cent", ("bleu1", "bleu2", "bleu3", "bleu4", "cider")),
     ("attention", ("attention_entropy", "residual", "movement")),
     ("learning rate", ("rate",)),

@@ -19,6 +19,7 @@ from captioner.model.encoders.region_cache import RegionCache, cache_folder, cac
 from captioner.processes import Processes
 from captioner.threads import map_ahead
 from captioner.training.batches import Batch, Corpus, EpochPlan, Numbers
+from captioner.training.objects import Boxes, read_boxes
 from captioner.training.recipe import Recipe
 from captioner.training.settings import DataConfig
 
@@ -66,6 +67,7 @@ class TrainingData:
     caches: Caches
     validation: tuple[ValidationSet, ...]
     lower: Caches | None = None  # of the encoder's lower part, where the blocks above it are trained
+    boxes: Boxes | None = None  # of objects in the images of the corpus, where a loss asks for them
 
     def close(self) -> None:
         """Close the caches; nothing can be read after this."""
@@ -157,7 +159,28 @@ def prepare_data(
             for index, (dataset, (_, validation)) in enumerate(zip(sets, splits, strict=True))
         ),
         opened[1] if len(opened) > 1 else None,
+        _find_boxes(recipe, sets, kept, say if processes.is_first else lambda text: None),
     )
+
+
+def _find_boxes(
+    recipe: Recipe, sets: Sequence[CaptionDataset], images: Sequence[Sequence[CaptionedImage]], say: Say
+) -> Boxes | None:
+    """Return the boxes of objects in the training images, None where no loss asks for them."""
+    asked = [f"loss.{name}" for name in ("guide", "objects") if getattr(recipe.loss, name)]
+    if not asked:
+        return None
+    boxes = read_boxes([(dataset.root, part) for dataset, part in zip(sets, images, strict=True)])
+    if not boxes.known.any():
+        expected = sets[0].root / "annotations" / f"instances_{recipe.data[0].train}.json"
+        need = f"{' and '.join(asked)} {'need' if len(asked) > 1 else 'needs'} the boxes of objects"
+        raise ValueError(f"{need}, and there are none; expected {expected}")
+    ends = np.cumsum([len(part) for part in images])
+    for dataset, known in zip(sets, np.split(boxes.known, ends[:-1]), strict=True):
+        if not known.all():
+            missing = f"{len(known) - known.sum():,} of {len(known):,} training images"
+            say(f"{dataset.name}: {missing} have no boxes of objects")
+    return boxes
 
 
 def _find_words(images: Sequence[CaptionedImage], least: int, known: Vocabulary | None, say: Say) -> Vocabulary:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from captioner.datasets.vocabulary import PAD
 from captioner.model.checkpoint import TrainingState
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
@@ -18,10 +21,13 @@ from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch
+from captioner.training.batches import Numbers as Indices
 from captioner.training.criterion import Criterion, Numbers, Part
+from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe
 from captioner.training.rewards import Rewards
 
+REFERENCES = 2  # of a step's seed: random numbers for given captions beside sampled ones; 1 are looks
 OPTIMISERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
 
 
@@ -31,9 +37,13 @@ class Learner:
     def __init__(self, recipe: Recipe, decoder: Decoder, encoder: Encoder, processes: Processes, device: str) -> None:
         self.recipe, self.processes, self.device = recipe, processes, device
         self.decoder, self.encoder = decoder.to(device), encoder.to(device)
-        self.criterion = Criterion(recipe, decoder, device)
         self.modules: dict[str, nn.Module] = {"decoder": decoder}
-        groups: list[dict[str, Any]] = [{"params": list(decoder.parameters())}]
+        classifier = RegionClassifier(encoder.dimensions).to(device) if recipe.loss.objects else None
+        if classifier is not None:
+            self.modules["objects"] = classifier
+        self.criterion = Criterion(recipe, decoder, device, classifier)
+        trained = [parameter for module in self.modules.values() for parameter in module.parameters()]
+        groups: list[dict[str, Any]] = [{"params": trained}]
         if recipe.tuning.from_epoch:
             self.modules["encoder"] = encoder.upper(recipe.tuning.blocks)
             groups.append({"params": list(self.modules["encoder"].parameters())})
@@ -52,27 +62,51 @@ class Learner:
 
     # ------------------------------------------------------------------------------------------------ losses
 
-    def teacher_forcing_loss(self, batch: Batch, regions: Tensor | Regions) -> tuple[Tensor, Numbers]:
-        """Return the loss of the captions of this process's rows of a batch, regions (b, L, D), see `Criterion`."""
-        return self.criterion.teacher_forcing(self._part(batch), regions, self._move_baseline)
+    def teacher_forcing_loss(
+        self, batch: Batch, regions: Tensor | Regions, objects: BatchObjects | None = None
+    ) -> tuple[Tensor, Numbers]:
+        """Return the loss of the captions of this process's rows of a batch, regions (b, L, D), see `Criterion`.
 
-    def self_critical_loss(self, batch: Batch, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
-        """Return the loss of captions that are sampled for this process's rows of a batch, regions (b, L, D)."""
-        return self.criterion.self_critical(self._part(batch), regions, rewards)
+        `objects` are those of the rows, where the recipe asks for them.
+        """
+        part = self._part(batch, batch.caption_ids, batch.mask, batch.seed, objects)
+        return self.criterion.teacher_forcing(part, regions, self._move_baseline)
 
-    def _part(self, batch: Batch) -> Part:
+    def self_critical_loss(
+        self, batch: Batch, regions: Tensor | Regions, rewards: Rewards, objects: BatchObjects | None = None
+    ) -> tuple[Tensor, Numbers]:
+        """Return the loss of captions that are sampled for this process's rows of a batch, regions (b, L, D).
+
+        That of the references is added where the batch has some; `objects` belong to them.
+        """
+        part, taught = self._part(batch, batch.caption_ids, batch.mask, batch.seed), None
+        if batch.references is not None:
+            given = batch.references[:, :, 1:] != PAD  # (B, 1, T)
+            taught = self._part(batch, batch.references, given, (*batch.seed, REFERENCES), objects)
+        return self.criterion.self_critical(part, regions, rewards, taught, self._move_baseline)
+
+    def _part(
+        self,
+        batch: Batch,
+        caption_ids: Indices,
+        mask: NDArray[np.bool_],
+        seed: tuple[int, ...],
+        objects: BatchObjects | None = None,
+    ) -> Part:
+        """Return this process's rows of captions (B, N, T + 1) of the batch's images."""
         rows = self.processes.rows()
-        ids, mask = torch.from_numpy(batch.caption_ids[rows]), torch.from_numpy(batch.mask[rows])
-        words = max(1, int(batch.mask.sum()))
+        ids, given = torch.from_numpy(caption_ids[rows]), torch.from_numpy(mask[rows])
+        words, captions = max(1, int(mask.sum())), caption_ids.shape[0] * caption_ids.shape[1]
         return Part(
             batch.images[rows],
             ids.to(self.device),
-            mask.to(self.device),
-            Randomness(batch.seed, len(batch.images), rows),
-            caption_share=ids.shape[0] * ids.shape[1] / batch.caption_count,
-            word_share=int(mask.sum()) / words,
+            given.to(self.device),
+            Randomness(seed, len(batch.images), rows),
+            caption_share=ids.shape[0] * ids.shape[1] / captions,
+            word_share=int(given.sum()) / words,
             process_share=1 / self.processes.count,
-            caption_words=words / batch.caption_count,
+            caption_words=words / captions,
+            objects=objects.to(self.device) if objects is not None else None,
         )
 
     def _move_baseline(self, log_likelihood: float) -> float:

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from captioner.files import read_lines
+
 TRACKERS = ("tensorboard", "wandb")  # who can be told of a log, see `trackers.py`
+LONGEST = 1_000_000  # bytes of a line; that of a validation has captions and references
 Line = dict[str, Any]
 OnLog = Callable[[Line], None]  # told of every line
 
 
 def read_log(path: Path) -> list[Line]:
     """Return the lines of a log.jsonl; one that a kill has torn is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    if not path.exists():
+        return []
+    return [json.loads(line) for _, line in read_lines(path, longest=LONGEST) if line.endswith(b"}\n")]
 
 
 def is_validation(line: Line) -> bool:

@@ -16,6 +16,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from captioner.datasets.annotations import shown
+from captioner.files import read_whole
+from captioner.model.checks import SCALARS
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.bundled_recipes import bundled_recipes, find_recipe
 from captioner.training.settings import (
@@ -32,7 +34,8 @@ from captioner.training.settings import (
 from captioner.training.yaml_text import parse_yaml, write_yaml
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+LARGEST = 100_000  # bytes of a file; a recipe with every setting has two thousand
+MOST_BASES = 10  # files, each the base of the one before
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Recipe:
             )
         check_parts(self.decoder, self.attention)
         self._check_imported()
+        if self.attention.mode == "none" and self.loss.guide:
+            raise ValueError(f"loss.guide is {self.loss.guide}; attention.mode none has no attention to guide")
         width, score = self.decoder.regions, self.attention.score
         compares = self.decoder.kind == "lstm" and self.attention.mode != "none"
         if compares and score in ("dot", "scaled-dot") and width not in (0, self.decoder.hidden):
@@ -110,9 +115,29 @@ class Recipe:
             "batches.flips is true": self.batches.flips,
             f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
             "attention.mode is local": self.attention.mode == "local",
+            f"loss.guide is {self.loss.guide}": self.loss.guide,
+            f"loss.objects is {self.loss.objects}": self.loss.objects,
         }
         if found := next((what for what, is_so in wrong.items() if is_so), None):
             raise ValueError(f"{found}; it cannot be with the regions {self.encoder.name}, which were imported")
+
+
+def longer_than_run(recipe: Recipe, steps: int, rewarded: int) -> list[str]:
+    """Return what is wrong with warm-up and average in a run of so many steps of cross entropy and of rewards."""
+    found = []
+    warmup, average, total = recipe.schedule.warmup_steps(steps), recipe.optimiser.average, steps + rewarded
+    if 0 < steps < warmup:
+        found.append(
+            f"schedule.warmup is {warmup:,} steps, and there are only {steps:,}: the learning rate never reaches "
+            "optimiser.rate; a value below 1 is a share of the steps"
+        )
+    averaged = round(1 / (1 - average))
+    if average and averaged > total:
+        found.append(
+            f"optimiser.average {average} goes back over about {averaged:,} steps, and there are only {total:,}: "
+            "it goes back over a ninth of them"
+        )
+    return found
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -154,13 +179,15 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     asker = f", the base of {above[-1]}" if above else ""
     if path.resolve() in [file.resolve() for file in above]:
         raise ValueError(f"{path} is its own base: {', '.join(map(str, (*above, path)))}")
+    if len(above) > MOST_BASES:
+        raise ValueError(f"{above[0]} has more than {MOST_BASES} files below it, each the base of the one before")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder{asker}; expected a YAML file")
     try:
-        values = parse_yaml(path.read_bytes().decode("utf-8-sig"), str(path))
+        values = parse_yaml(read_whole(path, most=LARGEST).decode("utf-8-sig"), str(path))
     except FileNotFoundError:
         close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.yaml")], n=1)
         raise ValueError(f"{path} is not there{asker}{f'; did you mean {close[0]}?' if close else ''}") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder{asker}; expected a YAML file") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
     if not isinstance(values, dict):
@@ -223,7 +250,7 @@ def _check(values: dict[str, Any], source: str) -> None:
 def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
     """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind = kinds[0]
+    kind = type(value) if type(value) in kinds else kinds[0]
     if value is None and NoneType in kinds:
         return None
     if is_dataclass(kind):

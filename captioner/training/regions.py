@@ -65,12 +65,21 @@ class RegionReader:
         """Return regions (B, L, D) of what was loaded, in single precision, on a device."""
         mask = torch.from_numpy(inputs.mask).to(device) if inputs.mask is not None else None
         values = torch.from_numpy(inputs.values).to(device)
-        return Regions(self._encode(values) if len(values) else values.float(), mask)
+        return Regions(self._features(values) if len(values) else values.float(), mask)
 
-    def _encode(self, inputs: Tensor) -> Tensor:
+    def _features(self, inputs: Tensor) -> Tensor:
         """Return the features (B, L, D) of the regions."""
         if self.blocks is None:
             return inputs.float()
+        regions = self._encode(inputs)
+        if len(regions) == 1 and regions.requires_grad:
+            # torch 2.15: the gradient of a batch norm is wrong for one image whose gradient lies otherwise in memory.
+            layout = regions.detach()
+            regions.register_hook(lambda gradient: torch.empty_like(layout).copy_(gradient))  # type: ignore[no-untyped-call]
+        return regions
+
+    def _encode(self, inputs: Tensor) -> Tensor:
+        """Return regions (B, L, D) that the encoder makes of pixels, or its upper part of lower regions."""
         if self.upper is None:
             regions: Tensor = self.encoder(inputs.permute(0, 3, 1, 2))
             return regions

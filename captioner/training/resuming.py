@@ -8,7 +8,8 @@ from typing import Any
 
 from captioner.training.recipe import Recipe, recipe_to_dict
 
-# Where things lie, what is only looked at, and how long training goes on.
+# Where things lie, what is only looked at, and how long training goes on. That a file of encoder weights holds the same
+# ones is checked when they are loaded.
 FREE_SETTINGS = (
     "epochs",
     "self_critical.epochs",
@@ -18,6 +19,7 @@ FREE_SETTINGS = (
     "tensorboard",
     "data.root",
     "data.features",
+    "encoder.weights",
 )
 
 

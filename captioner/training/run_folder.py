@@ -24,7 +24,7 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
-from captioner.files import try_lock, write_whole
+from captioner.files import check_regular, parse_json, try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
 from captioner.model.bundled import MANIFEST
 from captioner.model.encoders.encoder import Encoder
@@ -73,15 +73,18 @@ class RunFolder:
 
     def progress(self, checkpoint: Path) -> dict[str, int]:
         """Return the whole epochs, batches of the next and steps after which a checkpoint, best or last, was saved."""
-        manifest = json.loads((checkpoint / MANIFEST).read_bytes())
-        progress: dict[str, int] = manifest["progress"]
-        return progress
+        path = checkpoint / MANIFEST
+        match parse_json(path.read_bytes(), str(path)):
+            case {"progress": {"epoch": int(epoch), "batch": int(batch), "step": int(step)}}:
+                return {"epoch": epoch, "batch": batch, "step": step}
+        raise ValueError(f"{path} does not tell how far training had come")
 
     def hold(self) -> None:
         """Keep others from writing here until this is left; raise ValueError where one does already."""
         if self.held is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        check_regular(self.log_path)
         log = self.log_path.open("ab")
         if not try_lock(log):
             log.close()

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
-from captioner.model.config import check_choices, check_least, check_positive, check_shares
+from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")
@@ -66,23 +66,31 @@ class LossConfig:
 
     `reduction` of the cross entropy is the sum over a caption's words, as in the paper, or the mean over words;
     `smoothing` is the share of each target that is spread over all words. `penalty` weighs the doubly stochastic
-    penalty, whose `penalty_reduction` over regions is the paper's sum or their mean. Only hard attention has the rest:
-    `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the samples, both against a sum over
-    words and as much less where that is a mean, and `baseline_decay` is how much of the moving baseline stays after a
-    batch.
+    penalty, whose `penalty_reduction` over regions is the paper's sum or their mean.
+
+    Two more need the boxes of objects, 0 leaves them out. `guide` weighs what draws attention to an object at the words
+    that name it: minus the logarithm of the weight inside its boxes, reduced as the cross entropy is. `objects` weighs
+    a second task, in which each region says which categories lie on it; it makes regions better where the encoder is
+    trained too.
+
+    Only hard attention has the rest: `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the
+    samples, both against a sum over words and as much less where that is a mean, and `baseline_decay` is how much of
+    the moving baseline stays after a batch.
     """
 
     reduction: str = "mean"
     smoothing: float = 0.1
     penalty: float = 1.0
     penalty_reduction: str = "mean"
+    guide: float = 0.0
+    objects: float = 0.0
     entropy: float = 0.002
     reward_scale: float = 0.1
     baseline_decay: float = 0.9
 
     def __post_init__(self) -> None:
         check_choices("loss", self, reduction=REDUCTIONS, penalty_reduction=REDUCTIONS)
-        check_least("loss", self, penalty=0, entropy=0)
+        check_least("loss", self, penalty=0, guide=0, objects=0, entropy=0)
         check_positive("loss", self, "reward_scale")
         check_shares("loss", self, "smoothing", "baseline_decay")
 
@@ -93,7 +101,8 @@ class OptimiserConfig:
 
     `rate` is the learning rate that the schedule starts from. `clip` is the largest norm of the gradient, 0 for no
     limit. `average` is the decay of a moving average of the weights, which is then what is validated and saved as the
-    best; 0 for none.
+    best; 0 for none. It goes back over about 1 / (1 - `average`) steps, but never over more than about a ninth of those
+    that there were: a short training forgets faster.
     """
 
     name: str = "adamw"
@@ -117,12 +126,13 @@ class OptimiserConfig:
 class ScheduleConfig:
     """How the learning rate changes over the training.
 
-    It rises over the first `warmup` steps. After them the cosine falls to `floor`, a share of the rate, at the end of
-    the training; step multiplies by `factor` after every so many epochs (`every`).
+    It rises over the first `warmup` steps, or over such a share of the steps where it is below 1. After them the cosine
+    falls to `floor`, a share of the rate, at the end of the training; step multiplies by `factor` after every so many
+    epochs (`every`).
     """
 
     decay: str = "cosine"
-    warmup: int = 200
+    warmup: float | int = 200
     floor: float = 0.01
     every: int = 3
     factor: float = 0.5
@@ -130,17 +140,24 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         check_choices("schedule", self, decay=DECAYS)
         check_least("schedule", self, warmup=0, every=1)
+        if self.warmup > 1 and self.warmup != int(self.warmup):
+            raise ValueError(f"schedule warmup is {self.warmup}; it is a number of steps, or a share of them below 1")
         if not 0 <= self.floor <= 1:
             raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
         if not 0 < self.factor < 1:
             raise ValueError(f"schedule factor is {self.factor}; it must be above 0 and below 1")
 
+    def warmup_steps(self, total: int) -> int:
+        """Return the steps of warm-up in a training of `total` steps."""
+        return round(self.warmup * total) if self.warmup < 1 else int(self.warmup)
+
     def rate_share(self, step: int, total: int, steps_per_epoch: int) -> float:
         """Return the share, 0..1, of the learning rate that holds at `step` (from 0) of `total`."""
-        if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
+        warmup = self.warmup_steps(total)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
         if self.decay == "cosine":
-            passed = min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+            passed = min(1.0, (step - warmup) / max(1, total - warmup))
             return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * passed)) / 2
         if self.decay == "step":
             return float(self.factor ** (step // (self.every * max(1, steps_per_epoch))))
@@ -165,6 +182,7 @@ class BatchConfig:
 
     def __post_init__(self) -> None:
         check_least("batches", self, captions=1, captions_per_image=1, pool=1, images=0)
+        check_most("batches", self, captions=100_000)
         if self.captions < self.captions_per_image:
             least = self.captions_per_image
             raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")
@@ -205,7 +223,10 @@ class SelfCriticalConfig:
     a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples. What
     is sampled and learned is the distribution at a `temperature`: after label smoothing that at 1 is so flat that
     training would first of all learn to say less. The score is CIDEr-D, 0 to 10, and so many times (`bleu_weight`) the
-    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1.
+    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1, minus `repeats` for each content word that is said again.
+
+    `cross_entropy` weighs the loss of the first stage, with all its parts, of one reference caption of each image,
+    drawn anew at each epoch: it keeps the grammar that rewards alone unlearn. 0 leaves it out.
     """
 
     epochs: int = 0
@@ -214,10 +235,13 @@ class SelfCriticalConfig:
     baseline: str = "mean"
     temperature: float = 1.0
     bleu_weight: float = 0.0
+    repeats: float = 0.0
+    cross_entropy: float = 0.0
 
     def __post_init__(self) -> None:
         check_choices("self_critical", self, baseline=BASELINES)
-        check_least("self_critical", self, epochs=0, samples=1, bleu_weight=0)
+        check_least("self_critical", self, epochs=0, samples=1, bleu_weight=0, repeats=0, cross_entropy=0)
+        check_most("self_critical", self, samples=1000)
         check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:
             raise ValueError(
@@ -246,3 +270,4 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         check_choices("validation", self, metric=METRICS)
         check_least("validation", self, every=1, patience=0, beam=1, length_power=0, images=0, overlays=0)
+        check_most("validation", self, beam=100)

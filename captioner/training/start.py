@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from captioner.datasets.annotations import shown
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
-from captioner.model.checkpoint import Checkpoint, load_checkpoint, load_training_state
+from captioner.model.checkpoint import Checkpoint, TrainingState, check_finite, load_checkpoint, load_training_state
+from captioner.model.checks import check_least, check_types
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import find_imported
-from captioner.processes import Processes
+from captioner.processes import Processes, check_memory
 from captioner.training.data import Progress, TrainingData, cache_root, prepare_data
 from captioner.training.learner import Learner
 from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
+
+# What each optimiser keeps of a weight that it has changed.
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+MOMENTS = {"adamw": ADAM, "adam": ADAM, "rmsprop": {"step", "square_avg"}}
+COPIES = 4  # of the decoder's weights: themselves, their gradients, and two moments
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class Position:
     best: float | None = None  # the highest score so far
     waited: int = 0  # validations since then
     skipped: int = 0  # steps in a row that came to nothing
+    start_score: float | None = None  # of the model that training started from, where it is another's
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ class Start:
     data: TrainingData
     learner: Learner
     position: Position
+    origin: str  # the fingerprint of the encoder's weights when the run began
     log_bytes: int  # of the log that belong to this run
     kept: frozenset[str]  # the encoder's weights that checkpoints need because nobody could find them elsewhere
 
@@ -63,6 +73,9 @@ def start_run(
     encoder = _same_encoder(recipe, checkpoint) if tuned else _new_encoder(recipe)
     # The caches are of the encoder as it was before this run changed it.
     origin = original_encoder(recipe) if resumed and recipe.tuning.from_epoch else encoder
+    fingerprint = origin.fingerprint()
+    if resumed:
+        _check_origin(recipe, run, checkpoint, fingerprint)
     vocabulary = checkpoint.vocabulary if checkpoint is not None else None
     data = prepare_data(
         recipe,
@@ -74,14 +87,17 @@ def start_run(
         say=say,
         progress=progress,
     )
+    settings = (recipe.decoder, recipe.attention, len(data.vocabulary), encoder.dimensions, encoder.grid)
+    with torch.device("meta"):  # shapes without memory
+        size = sum(parameter.numel() for parameter in make_decoder(*settings).parameters())
+    check_memory(f"training a decoder of {size:,} weights", COPIES * 4 * size)
     torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
-    words = len(data.vocabulary)
-    decoder = make_decoder(recipe.decoder, recipe.attention, words, encoder.dimensions, encoder.grid)
+    decoder = make_decoder(*settings)
     if checkpoint is not None:
         _load_weights(decoder, checkpoint, str(source))
     learner = Learner(recipe, decoder, encoder, processes, device)
     position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
-    return Start(encoder, data, learner, position, log_bytes, _kept(encoder, recipe, checkpoint))
+    return Start(encoder, data, learner, position, fingerprint, log_bytes, _kept(encoder, recipe, checkpoint))
 
 
 def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozenset[str]:
@@ -91,12 +107,86 @@ def _kept(encoder: Encoder, recipe: Recipe, start: Checkpoint | None) -> frozens
     return frozenset(() if installed else encoder.trunk.state_dict())
 
 
+def _check_origin(recipe: Recipe, run: RunFolder, last: Checkpoint | None, fingerprint: str) -> None:
+    """Raise ValueError where the encoder is not the one that the run began with; its file may lie elsewhere now."""
+    state = load_training_state(run.last)
+    began = state.values.get("encoder") if state is not None else None
+    if began is None and last is not None and not recipe.tuning.from_epoch:  # an older run, its encoder as it was
+        began = last.encoder_identity.get("weights")
+    if began is not None and began != fingerprint:
+        raise ValueError(
+            f"encoder.weights {recipe.encoder.weights} are not those that {run.folder} was begun with; "
+            "keep these, or name another --run"
+        )
+
+
 def _restore(learner: Learner, run: RunFolder) -> tuple[Position, int]:
     state = load_training_state(run.last)
     if state is None:
         raise ValueError(f"{run.last} has no training state; it cannot be resumed")
+    try:
+        position, log_bytes = _read_position(state.values)
+        check_state(learner, state)
+    except ValueError as error:
+        hint = f"put a copy of {run.last} in its place, or remove it to train from the beginning"
+        raise ValueError(f"the training state in {run.last} is damaged: {error}; {hint}") from None
     learner.restore(state)
-    return Position(**state.values["position"]), int(state.values["log_bytes"])
+    return position, log_bytes
+
+
+def _read_position(values: Mapping[str, Any]) -> tuple[Position, int]:
+    match values:
+        case {"position": dict(position), "log_bytes": int(log_bytes)} if log_bytes >= 0:
+            known = {each.name for each in fields(Position)}
+            if not known - {"start_score"} <= set(position) <= known:  # which older runs do not have
+                raise ValueError(f"its position has {shown(sorted(position))}; expected {', '.join(sorted(known))}")
+            found = Position(**position)
+            check_types("position", found)
+            check_least("position", found, epoch=0, batch=0, step=0, waited=0, skipped=0)
+            return found, log_bytes
+    raise ValueError("it has no position, or does not tell how long the log was")
+
+
+def check_state(learner: Learner, state: TrainingState) -> None:
+    """Raise ValueError unless a state has what the learner restores: all tensors, of the right shapes, and values."""
+    expected = learner.state()
+    for name, tensor in expected.tensors.items():
+        _check_tensor(name, state.tensors.get(name), tensor.shape)
+    parameters = [parameter for group in learner.optimiser.param_groups for parameter in group["params"]]
+    places: dict[int, set[str]] = {}
+    for name in state.tensors.keys() - expected.tensors.keys():
+        match name.split("."):
+            case ["optimiser", number, key] if number.isdecimal() and int(number) < len(parameters):
+                places.setdefault(int(number), set()).add(key)
+                shape = torch.Size() if key == "step" else parameters[int(number)].shape
+                _check_tensor(name, state.tensors[name], shape)
+            case _:
+                raise ValueError(f"it has {shown(name)}, which this training has no place for")
+    wanted = MOMENTS[learner.recipe.optimiser.name]
+    for place, keys in places.items():
+        if keys != wanted:
+            raise ValueError(f"its optimiser has {', '.join(sorted(keys))} of weight {place}, not {sorted(wanted)}")
+    _check_values(learner, state.values)
+
+
+def _check_tensor(name: str, tensor: Tensor | None, shape: torch.Size) -> None:
+    if tensor is None:
+        raise ValueError(f"it has no {name}")
+    if tensor.shape != shape or not tensor.is_floating_point():
+        raise ValueError(f"{name} is {tuple(tensor.shape)} of {tensor.dtype}, expected {tuple(shape)}")
+    check_finite("its", {name: tensor})
+
+
+def _check_values(learner: Learner, values: Mapping[str, Any]) -> None:
+    if not {"baseline", "scaler"} <= set(values):
+        raise ValueError("it has no baseline, or no scaler")
+    baseline, scaler = values["baseline"], values["scaler"]
+    if baseline is not None and type(baseline) not in (int, float):
+        raise ValueError(f"its baseline is {shown(baseline)}; expected a number or null")
+    wanted = learner.scaler.state_dict()  # of numbers; none where there is no scaler
+    numbers = isinstance(scaler, dict) and all(type(value) in (int, float) for value in scaler.values())
+    if not numbers or set(scaler) != set(wanted):
+        raise ValueError(f"its scaler is {shown(scaler)}; expected {', '.join(wanted) or 'nothing'}")
 
 
 def original_encoder(recipe: Recipe) -> Encoder:
@@ -117,7 +207,7 @@ def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
     assert start is not None
     if replace(start.encoder, weights=recipe.encoder.weights) != recipe.encoder:
         raise ValueError(f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its weights fit no other")
-    return start.build_encoder()
+    return replace(start, encoder=recipe.encoder).build_encoder()  # its file may lie elsewhere now
 
 
 def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:

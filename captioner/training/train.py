@@ -28,8 +28,9 @@ from captioner.training.criterion import Numbers
 from captioner.training.data import read_batches
 from captioner.training.listener import Listener, Nobody
 from captioner.training.log import OnLog
+from captioner.training.objects import BatchObjects, ObjectFinder
 from captioner.training.pages.run_page import PAGE, Length, RunPage
-from captioner.training.recipe import Recipe
+from captioner.training.recipe import Recipe, longer_than_run
 from captioner.training.regions import Inputs, RegionReader
 from captioner.training.resuming import check_extension, check_settings
 from captioner.training.rewards import Rewards
@@ -116,6 +117,10 @@ class _Training:
         self.checkpoints = CheckpointWriter(recipe, start, run, processes)
         if processes.is_first:
             run.begin(recipe, start.log_bytes)
+        self.objects: ObjectFinder | None = None
+        if self.data.boxes is not None:
+            preprocessing, grid = self.encoder.preprocessing, self.encoder.grid
+            self.objects = ObjectFinder(self.data.boxes, self.data.vocabulary, preprocessing, grid)
         self.rewards: Rewards | None = None
         self.warned = False  # of attention that has collapsed
         self.plan_lengths: dict[bool, int] = {}
@@ -161,6 +166,10 @@ class _Training:
         """Train all epochs that are left."""
         recipe = self.recipe
         last = recipe.epochs + recipe.self_critical.epochs
+        if not self.position.step:
+            self._warn_of_lengths()
+            if recipe.start and self.position.start_score is None:
+                self._validate_start()
         while self.position.epoch < last:
             epoch = self.position.epoch
             plan = self._plan(epoch)
@@ -170,13 +179,30 @@ class _Training:
             if due:
                 self._validate(epoch, reader)
             self._finish_epoch(epoch, save=due)
+        start, best = self.position.start_score, self.position.best
+        if start is not None and best is not None and best <= start:
+            compared = f"{best:.1f} against {start:.1f}"
+            self.listener.warn(f"no epoch is better than the start: {recipe.validation.metric} {compared}")
         best_epoch = None if self.position.best is None else self.run.progress(self.run.best)["epoch"] + 1
         return Outcome(recipe.validation.metric, self.position.best, best_epoch, self.run.best, self.position.step)
 
+    def _warn_of_lengths(self) -> None:
+        epochs, more = self.recipe.epochs, self.recipe.self_critical.epochs
+        steps = epochs * len(self._plan(0)) if epochs else 0
+        rewarded = more * len(self._plan(epochs)) if more else 0
+        for text in longer_than_run(self.recipe, steps, rewarded):
+            self.listener.warn(text)
+
     def _plan(self, epoch: int) -> EpochPlan:
-        critical = epoch >= self.recipe.epochs
-        samples = self.recipe.self_critical.samples if critical else 0
-        plan = EpochPlan(self.data.corpus, self.recipe.batches, self.recipe.seed, epoch, captions=samples)
+        critical, critic = epoch >= self.recipe.epochs, self.recipe.self_critical
+        plan = EpochPlan(
+            self.data.corpus,
+            self.recipe.batches,
+            self.recipe.seed,
+            epoch,
+            captions=critic.samples if critical else 0,
+            references=critical and critic.cross_entropy > 0,
+        )
         self.plan_lengths[critical] = len(plan)  # the same in every epoch of a kind
         return plan
 
@@ -191,12 +217,15 @@ class _Training:
 
     def _run_epoch(self, plan: EpochPlan, reader: RegionReader) -> None:
         rows, began = self.processes.rows(), time.monotonic()
+        finder = self.objects if not plan.sampled or plan.references is not None else None
 
-        def load(batch: Batch) -> Inputs:
-            return reader.load(batch.images[rows], batch.mirrored[rows])
+        def load(batch: Batch) -> tuple[Inputs, BatchObjects | None]:
+            images, mirrored = batch.images[rows], batch.mirrored[rows]
+            found = finder.find(images, mirrored, batch.taught[rows]) if finder is not None else None
+            return reader.load(images, mirrored), found
 
-        for batch, inputs in read_batches(plan, self.position.batch, load):
-            numbers = self._step(plan, batch, reader.encode(inputs, self.device))
+        for batch, (inputs, objects) in read_batches(plan, self.position.batch, load):
+            numbers = self._step(plan, batch, reader.encode(inputs, self.device), objects)
             ended = time.monotonic()
             self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
             began = ended
@@ -206,7 +235,7 @@ class _Training:
             if self.recipe.save_every and self.position.step % self.recipe.save_every == 0:
                 self.checkpoints.save_last(self.position)
 
-    def _step(self, plan: EpochPlan, batch: Batch, regions: Regions) -> Numbers:
+    def _step(self, plan: EpochPlan, batch: Batch, regions: Regions, objects: BatchObjects | None) -> Numbers:
         learner, step = self.learner, self.position.step
         total = self.recipe.epochs * self.plan_lengths.get(False, 0)
         if learner.decoder.attention is not None:
@@ -214,12 +243,13 @@ class _Training:
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self.rewards is None:
-                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, critic.bleu_weight)
-            loss, numbers = learner.self_critical_loss(batch, regions, self.rewards)
+                weights = critic.bleu_weight, critic.repeats
+                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, *weights)
+            loss, numbers = learner.self_critical_loss(batch, regions, self.rewards, objects)
             # The encoder's is as much smaller as the decoder's.
             rates = (critic.rate, self.recipe.tuning.rate * critic.rate / self.recipe.optimiser.rate)
         else:
-            loss, numbers = learner.teacher_forcing_loss(batch, regions)
+            loss, numbers = learner.teacher_forcing_loss(batch, regions, objects)
             share = self.recipe.schedule.rate_share(step, total, len(plan))
             rates = (share * self.recipe.optimiser.rate, share * self.recipe.tuning.rate)
         return learner.optimise(loss, numbers, rates, step, self.stop()) | {"rate": rates[0]}
@@ -242,11 +272,18 @@ class _Training:
 
     # ------------------------------------------------------------------------------------------------ validation
 
-    def _validate(self, epoch: int, reader: RegionReader) -> None:
-        """Score the model on every validation set, and keep it where it is the best so far."""
+    def _validate_start(self) -> None:
+        """Score the model that another run or model lent, as epoch 0."""
+        began = time.monotonic()
+        found, score = self._score(RegionReader(self.data, self.encoder))
+        self.position = replace(self.position, start_score=score)
+        if self.processes.is_first:
+            self._report(-1, found, time.monotonic() - began)
+
+    def _score(self, reader: RegionReader) -> tuple[list[Findings], float]:
+        """Return what is found on every validation set, and the mean score."""
         settings = self.recipe.validation
         search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
-        began = time.monotonic()
         found: list[Findings] = []
         try:
             with self.learner.averaged():
@@ -257,7 +294,12 @@ class _Training:
         except Stopped:
             self.checkpoints.save_last(self.position)
             raise
-        score = sum(each.scores[settings.metric] for each in found) / len(found)
+        return found, sum(each.scores[settings.metric] for each in found) / len(found)
+
+    def _validate(self, epoch: int, reader: RegionReader) -> None:
+        """Score the model on every validation set, and keep it where it is the best so far."""
+        began = time.monotonic()
+        found, score = self._score(reader)
         improved = self.position.best is None or score > self.position.best
         best = score if improved else self.position.best
         self.position = replace(self.position, best=best, waited=0 if improved else self.position.waited + 1)

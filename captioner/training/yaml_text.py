@@ -11,13 +11,14 @@ import yaml
 
 # What YAML 1.1 takes for text and everyone for a number: no point, or an exponent without a sign.
 EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
+MOST_ALIASES = 20  # seven levels of ten copies of each other would be ten million values
 TEXT, NUMBER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
 def parse_yaml(text: str, source: str) -> Any:
     """Return what YAML text says, None where it says nothing; a ValueError of one line names `source` and the line."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         document = loader.get_single_node()
         for node in _nodes(document):
             if isinstance(node, yaml.MappingNode):
@@ -30,9 +31,26 @@ def parse_yaml(text: str, source: str) -> Any:
         place = f" at line {mark.line + 1}" if mark else ""
         reason = ", ".join(filter(None, (error.context, error.problem)))
         raise ValueError(f"{source}: not valid YAML{place}: {reason}") from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError(f"{source}: not valid YAML: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
         # PyYAML lets through what Python itself says to 2024-99-99, !!bool maybe or !!timestamp soon.
         raise ValueError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader of plain values that follows a few aliases and no more."""
+
+    aliases = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node of the document."""
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MOST_ALIASES:
+                problem = f"more than {MOST_ALIASES} aliases; write the settings out"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        return super().compose_node(parent, index)
 
 
 def write_yaml(values: dict[str, Any]) -> str:

@@ -7,12 +7,10 @@ its script draws the attention on a canvas, as `captioner.figures.masks` would.
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from captioner.images.finding import Source
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
 from captioner.threads import map_ahead
-from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
+from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
 
 GALLERY = "gallery.html"
 THUMBNAIL = 480  # pixels of a thumbnail's longer side: sharp in the grid on a dense screen, and bearable when enlarged
@@ -227,20 +225,10 @@ def _page_around_entries(title: str) -> tuple[bytes, bytes]:
     style = "\n".join(map(read_asset, (VIEWER_STYLE, "gallery.css")))
     script = "\n".join(map(read_asset, (*VIEWER, "cards.js", "gallery.js")))
     parts = {
-        "policy": _POLICY.format(style=_hash(style), script=_hash(script)),
+        "policy": _POLICY.format(style=policy_hash(style), script=policy_hash(script)),
         "title": html.escape(title),
         "style": style,
         "script": script,
     }
     before, _, after = read_asset("gallery.html").partition("{{entries}}\n")
-
-    def fill(template: str) -> bytes:
-        # In one go, so that nothing is looked for in what was put in.
-        filled = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-        return filled.encode("utf-8", "backslashreplace")
-
-    return fill(before), fill(after)
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+    return fill_template(before, **parts), fill_template(after, **parts)

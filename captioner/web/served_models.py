@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.captioning.captioner import Captioner
+from captioner.files import open_regular
 from captioner.images.finding import find_images
 from captioner.images.formats import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
@@ -34,16 +35,23 @@ class Served:
 
 
 def load_models(
-    models: Sequence[str | os.PathLike[str]], *, device: str = "auto", progress: bool = False
+    models: Sequence[str | os.PathLike[str]],
+    *,
+    device: str = "auto",
+    progress: bool = False,
+    allow_download: bool = False,
 ) -> list[Served]:
-    """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not."""
+    """Return models by their names or folders, by default all bundled ones; raise ValueError for one there is not.
+
+    The rest is as for `Captioner`.
+    """
     # The first is the default of every request.
     bundled: list[str | None] = [*sorted(bundled_models(), key=lambda name: name != DEFAULT)] or [None]
     folders = [find_model(model) for model in models or bundled]
     served: list[Served] = []
     for folder, name in zip(folders, distinct_names([model_name(folder) for folder in folders]), strict=True):
         checkpoint = load_checkpoint(folder)
-        captioner = Captioner(checkpoint, device=device, progress=progress, name=name)
+        captioner = Captioner(checkpoint, device=device, progress=progress, name=name, allow_download=allow_download)
         served.append(Served(name, captioner, checkpoint.attention.mode))
     return served
 
@@ -55,9 +63,9 @@ def find_examples(folder: Path) -> dict[str, tuple[Path, str]]:
         if len(found) == EXAMPLES:
             break
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 header = read_header(file.read(_EXAMPLE_BYTES))
-        except (OSError, Damaged):
+        except (OSError, ValueError, Damaged):
             continue
         # Those that a browser cannot show would be no help, nor those too large to be sent back.
         if header is not None and header.format != "TIFF":

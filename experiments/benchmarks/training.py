@@ -35,6 +35,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import GATES, AttentionConfig, DecoderConfig
+from captioner.model.decoder import Decoder
 from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.kernels.additive import AdditiveKeys
 from captioner.model.losses import cross_entropy, doubly_stochastic_penalty, word_losses
@@ -117,7 +118,7 @@ class Batch:
         return regions, self.caption_ids.flatten(0, 1), self.mask.flatten(0, 1)
 
 
-def our_loss(decoder: LSTMDecoder, batch: Batch, smoothing: float) -> Tensor:
+def our_loss(decoder: Decoder, batch: Batch, smoothing: float) -> Tensor:
     """Return the loss that the textbook has too, the paper's equation 14."""
     mask = batch.mask  # (B, N, T)
     outputs = decoder(batch.regions, batch.caption_ids, Randomness([0], len(mask)), mask)

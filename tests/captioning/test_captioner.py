@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -212,11 +213,13 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
         "no_repeat": 3,
         "n_best": 1,
     }.items() <= plain.identity().items()
-    assert not {"groups", "diversity", "temperature", "top_k", "top_p", "seed"} & set(plain.identity())
+    absent = {"groups", "diversity", "content_limit", "temperature", "top_k", "top_p", "seed"}
+    assert not absent & set(plain.identity())
     assert make_options(batch_size=3, workers=9).identity() == plain.identity()
     assert make_options(groups=1).identity() == plain.identity()
     different = [make_options(beam=3), make_options(n_best=2), make_options(groups=5), make_options(sample=True)]
     different += [make_options(sample=True, seed=1), make_options(sample=True, top_k=3), make_options(groups=2)]
+    different.append(make_options(content_limit=1))
     identities = [plain.identity(), *(options.identity() for options in different)]
     assert all(one != two for number, one in enumerate(identities) for two in identities[:number])
     assert make_options(groups=2).search.beam == 6
@@ -225,6 +228,7 @@ def test_identity_is_all_that_decides_and_no_more() -> None:
 def test_a_python_call_is_typed_for_every_setting() -> None:
     typed = get_type_hints(CaptionSettings)
     assert typed.pop("sample") is bool
+    assert typed.pop("heads") is bool
     assert typed == {name: about.type | None for name, about in SETTINGS.items() if name not in ("n_best", "workers")}
 
 
@@ -427,3 +431,24 @@ def test_results_are_plain() -> None:
     failed = Result.failed(Source("a\nb", Path("a")), "why")
     assert (failed.name, failed.captions, failed.error and failed.error.reason) == ("a\nb", (), "why")
     assert str(failed.error) == r"'a\nb': why"
+
+
+def test_an_interrupt_ends_a_search_under_way(
+    model: Captioner, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching = threading.Event()
+
+    def search_for_ever(*arguments: Any) -> None:
+        searching.set()
+        while True:
+            arguments[-1]()  # what is called before each word
+
+    def sources() -> Iterator[Source]:
+        while not searching.is_set():
+            yield Source("photo.jpg", photos[0])
+        raise KeyboardInterrupt  # as Ctrl-C and SIGTERM do
+
+    monkeypatch.setattr("captioner.captioning.captioner.search", search_for_ever)
+    with pytest.raises(KeyboardInterrupt):
+        list(caption_sources(model, sources(), CaptionOptions(batch_size=1)))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search")]

@@ -33,6 +33,8 @@ NOT_RUN = {
     "torchrun --nnodes=2": "needs two machines",
     "srun torchrun": "needs SLURM",
     "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "is for several machines",
+    "captioner export coco-tuned page --web": "needs npm and a network; tests/web opens such pages",
+    "captioner export runs/finetune page --web": "needs onnxruntime-web; tests/web opens such pages",
     "captioner serve": "does not end; the server that curl asks is one",
     "pip install": "installs; its extras are looked up",
     "make": "sets up everything; its targets are looked up",
@@ -153,6 +155,8 @@ def programs() -> Iterator[tuple[Path, Block]]:
     ("path", "block"), list(programs()), ids=lambda value: name_of(value) if isinstance(value, Path) else value.heading
 )
 def test_the_programs_of_a_readme_run(path: Path, block: Block, world: Path) -> None:
+    if "exported" in block.text:
+        assert main(["export", "coco-tuned", "exported", "--onnx"]) == 0
     if "features/" in block.text:
         assert main(["features", "data/flickr8k", "--encoder", "efficientnet-lite0", "--quiet"]) == 0
     exec(compile(block.text, str(path), "exec"), {"__name__": "__main__"})

@@ -86,7 +86,7 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     assert math.isfinite(numbers["loss"])
     assert numbers["skipped"] == 0
     assert ("reinforce" in numbers) == ("hard" in recipe.stem)
-    assert recorder.warned == []
+    assert all("there are only" in text for text in recorder.warned)  # these data sets are tiny
     if names != ["examples"]:  # of which an epoch has more than one step
         assert [what for what, _, _ in recorder.shown][-1] == "validation"
     checkpoint = load_checkpoint(tmp_path / "run" / "last")

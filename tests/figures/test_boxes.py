@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,7 @@ def test_cells_of_a_grid_are_not_outlined(image: Image.Image) -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_every_figure_draws_boxes(style: str, caption: Caption, image: Image.Image, tmp_path: Path) -> None:
     kinds = tuple(kind for kind in KINDS if kind != "compare")
+    caption = replace(caption, heads=np.repeat(caption.attention[:, None, None], 2, axis=2))  # of two heads
     written = write_overlays(tmp_path, "a.jpg", image, [caption], OverlayOptions(kinds, style))
     assert len(written) == len(kinds) + 2  # a picture for each of three words
     frames = animation_frames(image, caption, style=style, width=240)

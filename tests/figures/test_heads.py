@@ -46,14 +46,14 @@ def test_each_panel_shows_its_head_and_word(size: tuple[int, int]) -> None:
             assert brightest(panel) == pytest.approx(expected, abs=0.6)
     names = [mark.text for mark in sheet.marks if isinstance(mark, Label) and mark.side == "right"]
     assert names[:2] == ["layer 1, head 1", "layer 1, head 2"]
-    assert names[-2:] == ["layer 2, head 3", "attention"]
+    assert names[-2:] == ["layer 2, head 3", "mean of layer 2"]
 
 
 def test_nothing_overlaps_or_leaves_the_sheet() -> None:
     for words, layers, heads, width in ((1, 1, 1, 3.3), (11, 3, 8, 7.0), (30, 6, 8, 7.0), (12, 2, 4, 1.5)):
         sheet = heads_figure(Image.new("RGB", (330, 220)), make_caption(words, layers, heads), width=width, dpi=100)
         panels = [mark for mark in sheet.marks if isinstance(mark, Picture)]
-        assert len(panels) == words * (layers * heads + 1)
+        assert len(panels) == words * (layers * heads + (layers * heads > 1))
         covered = np.zeros((sheet.height, sheet.width), dtype=int)
         for panel in panels:
             height, across = panel.pixels.shape[:2]

@@ -25,10 +25,12 @@ TRANSFORMER = DecoderConfig(8, 12, 6, True, "none", False, layers=2, kind="trans
                             positions="learned")  # fmt: skip
 
 
-def make_toy(encoder: Encoder, seed: int = 0, config: DecoderConfig = LSTM) -> Checkpoint:
+def make_toy(
+    encoder: Encoder, seed: int = 0, config: DecoderConfig = LSTM, attention: AttentionConfig | None = None
+) -> Checkpoint:
     """A model of 4 regions and 18 words."""
     score = "scaled-dot" if config.kind == "transformer" else "additive"
-    attention = AttentionConfig(score=score, width=5)
+    attention = attention or AttentionConfig(score=score, width=5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = make_decoder(config, attention, len(VOCABULARY), encoder.dimensions, encoder.grid)

@@ -40,6 +40,7 @@ class SimpleEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.trunk = nn.Linear(3, D)
+        self.dimensions = D
 
     def upper(self, blocks: int) -> nn.Module:
         return self.trunk

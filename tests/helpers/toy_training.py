@@ -58,6 +58,19 @@ def write_toy_data(
     return folder
 
 
+def write_toy_boxes(data: Path, images: int = 7) -> None:
+    """Write boxes of what the first pictures of a data set show, a quarter of each picture or more, beside it."""
+    categories = [{"id": number, "name": name} for number, name in enumerate(ANIMALS, start=1)]
+    listed = [{"id": f"{number:03d}.png", "width": 64, "height": 64} for number in range(images)]
+    boxes = [
+        {"image_id": image["id"], "category_id": number % 4 + 1, "bbox": [2 * number, 3 * number, 40, 36]}
+        for number, image in enumerate(listed)
+    ]
+    (data / "annotations").mkdir()
+    content = {"categories": categories, "images": listed, "annotations": boxes}
+    (data / "annotations" / "instances_train.json").write_text(json.dumps(content))
+
+
 def toy_recipe(data: Path | Sequence[Path], **sections: Any) -> Recipe:
     """Return settings for data written by `write_toy_data`; `sections` are laid over them, one level deep."""
     folders = [data] if isinstance(data, Path) else list(data)
@@ -189,7 +202,7 @@ def assert_same_runs(one: Path, other: Path) -> None:
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes longest and is tested elsewhere: reading encoders from disk again, and drawing curves."""
 
-    def load(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
+    def load(config: EncoderConfig | None = None, **_: object) -> Encoder:
         config = config or EncoderConfig()
         if config.weights == "random":  # which must follow from the seed
             return load_encoder(config)

@@ -3,14 +3,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import socket
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from helpers.toy_checkpoints import IDENTITY, VOCABULARY, assert_equal, make_checkpoint, make_training
 from torch import Tensor
 
+import captioner.processes
 from captioner import __version__
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.files import digest
@@ -241,3 +244,57 @@ def test_refuses_tied_weights_that_differ() -> None:
     loose = {**model.weights, "output.weight": model.weights["output.weight"] + 1}
     with pytest.raises(ValueError, match=r"^decoder weights embedding.weight and output.weight are tied, but not the"):
         replace(model, weights=loose)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("timm/resnet18", "the model hub"),
+        ("tinyvit-5m", r"the model hub \(timm/tiny_vit"),
+        ("dinov2-small", r"the model hub \(timm/vit_small"),
+        ("resnet18", r"https://download\.pytorch\.org/models/resnet18-"),
+    ],
+)
+def test_a_checkpoint_downloads_nothing_unless_the_user_allows_it(
+    tmp_path: Path, name: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refuse(*_: object) -> None:
+        asked.append(name)
+        raise OSError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    model = make_checkpoint(encoder=EncoderConfig(name, size=64))
+    with pytest.raises(ValueError, match=f"the weights of {name} are not here .* from {place}.*--allow-download"):
+        model.build_encoder()
+    assert not asked
+
+
+def test_an_encoder_that_cannot_be_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EncoderConfig("timm/resnet50", size=64)
+    created = []
+    create = timm.create_model
+
+    def build(*arguments: object, **settings: object) -> object:
+        network = create(*arguments, **settings)
+        created.append(next(network.parameters()).device.type)
+        return network
+
+    monkeypatch.setattr(timm, "create_model", build)
+    few = make_checkpoint(encoder=config, encoder_weights={"conv1.weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"^timm/resnet50 has 23,508,032 weights; there are 2 here$"):
+        few.build_encoder()
+    monkeypatch.setattr(captioner.processes, "available_memory", lambda: 10**8)
+    with pytest.raises(ValueError, match=r"^timm/resnet50 needs 0\.2 GB of memory, and 0\.1 GB are free$"):
+        load_encoder(replace(config, weights="random"))
+    assert created == ["meta", "meta"]
+
+
+def test_a_file_that_a_checkpoint_names_is_not_read(tmp_path: Path) -> None:
+    stranger = EncoderConfig("efficientnet-lite0", size=64, weights=str(tmp_path / "secret.safetensors"))
+    model = make_checkpoint(encoder=stranger, encoder_weights={"extra": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"^the weights do not fit the encoder efficientnet-lite0: .* is missing$"):
+        model.build_encoder()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.irregular_files import make_irregular
 from helpers.toy_checkpoints import VOCABULARY, make_checkpoint, make_training
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from captioner.model import checkpoint_files
 from captioner.model.bundled import MANIFEST
 from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.model.checkpoint_files import serialise
+from captioner.training.recipe import recipe_from_dict
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
@@ -190,12 +192,12 @@ def test_damaged_manifest(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], whole.replace("犬".encode(), b"\xff")):
         path.write_bytes(damaged)
-        assert refusal(tmp_path).startswith(f"{path} is damaged: ")
+        assert refusal(tmp_path).startswith((f"{path} is not valid JSON: ", f"{path} is not UTF-8: "))
     path.write_text("[1]")
     assert refusal(tmp_path) == f"{path} is damaged: its format is None; this version reads format 1"
     path.unlink()
     path.mkdir()
-    assert refusal(tmp_path) == f"{path} cannot be read: Is a directory"
+    assert refusal(tmp_path) == f"{path} is a folder; expected a regular file"
 
 
 @pytest.mark.parametrize(
@@ -209,18 +211,23 @@ def test_damaged_manifest(tmp_path: Path) -> None:
         ({"files": {}}, "{}/checkpoint.json is damaged: it names no decoder file"),
         ({"files": {"decoder": {"name": "../decoder-0123456789ab.safetensors", "bytes": 1, "digest": ""}}},
          "{}/checkpoint.json is damaged: its decoder file is {{'name': '../decoder-0123456789ab.safetensors', "
-         "'bytes': 1, 'digest': ''}}, expected a name, bytes and a digest"),
+         "'bytes': ...; expected a name, bytes and a digest"),
         ({"vocabulary": {"words": [*SPECIALS, "a", "a"]}},
          "{} cannot be loaded: a vocabulary holds 'a' more than once"),
         ({"vocabulary": {"words": VOCABULARY.entries[:-1]}}, "{} cannot be loaded: the weights do not fit a decoder of "
          "10 words: embedding.weight is (11, 4), expected (10, 4)"),
         ({"encoder_identity": {}}, "{} cannot be loaded: encoder_identity has no 'grid' of rows and columns, "
-         "or no 'dimensions'"),
+         "1024 at most, or no 'dimensions', 16384"),
         ({"attention": {"mode": "firm"}}, "{} cannot be loaded: attention mode is 'firm'; choose from soft, hard, "
          "gumbel, local, none"),
         ({"decoder": {"depth": 3}}, "{} cannot be loaded: this version knows no decoder setting 'depth': upgrade"),
-        ({"decoder": {"hidden": "wide"}}, "{} cannot be loaded: its decoder settings are damaged: "
-         "'<' not supported between instances of 'str' and 'int'"),
+        ({"decoder": {"hidden": "wide"}}, "{} cannot be loaded: decoder hidden is 'wide'; expected a whole number"),
+        ({"decoder": {"hidden": 10**9}}, "{} cannot be loaded: decoder hidden is 1000000000; it must be at most 16384"),
+        ({"decoder": {"dropout": math.nan}}, "{} cannot be loaded: decoder dropout is nan; expected a finite number"),
+        ({"attention": {"expected": True}}, "{} cannot be loaded: attention expected is True; expected a number"),
+        ({"encoder": {"name": 5}}, "{} cannot be loaded: encoder name is 5; expected text"),
+        ({"encoder": {"size": 20000}}, "{} cannot be loaded: encoder size is 20000; it must be from 1 to 1024 pixels"),
+        ({"encoder": {"layer": []}}, "{} cannot be loaded: encoder layer is []; expected text or null"),
     ],
 )  # fmt: skip
 def test_manifests_that_cannot_be(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -260,3 +267,55 @@ def test_a_file_that_holds_no_tensors(tmp_path: Path) -> None:
         ValueError, match=f"^the training state in {tmp_path} cannot be loaded: its tensors are damaged"
     ):
         load_training_state(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_neither_saved_nor_loaded(tmp_path: Path, value: float) -> None:
+    model = make_checkpoint()
+    save_checkpoint(tmp_path, model)
+    weights = {name: weight.clone() for name, weight in model.distinct_weights.items()}
+    weights["from_hidden.weight"].view(-1)[-1] = value
+    with pytest.raises(ValueError, match=r"decoder weight 'from_hidden\.weight' has numbers that are not finite"):
+        make_checkpoint(weights=weights)
+    change_tensors(tmp_path, weights)
+    assert refusal(tmp_path) == (
+        f"{tmp_path} cannot be loaded: decoder weight 'from_hidden.weight' has numbers that are not finite; "
+        "the model is of no use"
+    )
+    change_tensors(tmp_path, {**weights, "from_hidden.weight": torch.full_like(weights["from_hidden.weight"], 3e38)})
+    load_checkpoint(tmp_path)  # a sum that overflows is no reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["timm/hf-hub:evil/model", "timm/hf_hub:evil", "timm/local-dir:/tmp/evil", "timm/../evil", "timm/C:\\evil",
+     "/etc/passwd", "../evil", "hf-hub:evil/model", "a b", "", "timm/", "\x1b[2J", "x" * 200],
+)  # fmt: skip
+def test_names_of_encoders_lead_nowhere(tmp_path: Path, name: str) -> None:
+    save_checkpoint(tmp_path, make_checkpoint())
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["encoder"]["name"] = name
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert refusal(tmp_path).startswith(f"{tmp_path} cannot be loaded: encoder name is ")
+    with pytest.raises(ValueError, match=r"^recipe: encoder\.name is "):
+        recipe_from_dict({"data": {"root": "photos"}, "encoder": {"name": name}})
+
+
+@pytest.mark.parametrize("place", ["manifest", "tensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "sparse"])
+def test_what_is_no_regular_file_is_not_read(
+    tmp_path: Path, place: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, make_checkpoint())
+    path = tmp_path / MANIFEST if place == "manifest" else next(tmp_path.glob("decoder-*"))
+    path.unlink()
+    make_irregular(path, kind, monkeypatch)
+    if place == "tensors":
+        manifest = json.loads((tmp_path / MANIFEST).read_text())
+        manifest["files"]["decoder"]["bytes"] = path.stat().st_size
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    message = refusal(tmp_path)
+    if kind == "sparse":
+        assert "200,000,000,000 bytes; at most 16,000,000 are read" in message or "needs 400.0 GB of memory" in message
+    else:
+        assert message == f"{path} is a {kind}; expected a regular file"

@@ -70,10 +70,18 @@ def test_scores_of_another_model_are_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"scores": {}}'])
-def test_a_file_that_is_no_evaluation_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "is not valid JSON"),
+        ("[]", "holds a JSON list"),
+        ("{}", "is no evaluation of a model"),
+        ('{"scores": {}}', "is no evaluation of a model"),
+    ],
+)
+def test_a_file_that_is_no_evaluation_is_refused(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "other.json").write_text(content)
-    with pytest.raises(ValueError, match=r"other\.json is no evaluation of a model"):
+    with pytest.raises(ValueError, match=rf"other\.json {reason}"):
         export_model(make_checkpoint(), tmp_path / "model", evaluation=tmp_path / "other.json")
 
 

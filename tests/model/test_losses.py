@@ -11,7 +11,9 @@ from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
     doubly_stochastic_penalty,
+    guide_losses,
     moving_baseline,
+    region_losses,
     reinforce_surrogate,
     self_critical_loss,
     word_losses,
@@ -144,3 +146,45 @@ def test_self_critical_by_hand() -> None:
     assert gradient is not None
     assert (gradient[~MASK] == 0).all()
     assert (gradient[0, 0] < 0).all()  # a better caption than the baseline's becomes more probable
+
+
+def test_a_guide_by_hand() -> None:
+    scores = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    coverage = torch.tensor([[1.0, 0.0, 0.5, 0.0], [0.25] * 4, [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
+    losses = guide_losses(scores.softmax(dim=-1), coverage)
+    alpha = scores.softmax(dim=-1).tolist()
+    inside = [alpha[0][0] + 0.5 * alpha[0][2], 0.25, alpha[2][3]]
+    assert losses.tolist() == pytest.approx([-math.log(mass) for mass in inside])
+    losses.sum().backward()
+    assert scores.grad is not None
+    # The slope is alpha - (what of alpha lies inside, made to sum to one): nothing where all regions are alike.
+    for word, mass in enumerate(inside):
+        slopes = [a - a * c / mass for a, c in zip(alpha[word], coverage[word].tolist(), strict=True)]
+        assert scores.grad[word].tolist() == pytest.approx(slopes, abs=1e-12)
+    assert scores.grad[1].abs().max() < 1e-12
+
+
+def test_a_guide_is_finite_where_all_attention_lies_outside() -> None:
+    alpha = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    loss = guide_losses(alpha, torch.tensor([[0.0, 1.0]]))
+    assert loss.item() == pytest.approx(-math.log(1e-6))
+    loss.sum().backward()
+    assert alpha.grad is not None
+    assert alpha.grad.isfinite().all()
+
+
+def test_regions_say_what_lies_on_them_by_hand() -> None:
+    chance = torch.Generator().manual_seed(0)
+    logits, coverage = (torch.rand(2, 3, 4, generator=chance, dtype=torch.float64) for _ in range(2))
+    expected = []
+    for image in range(2):
+        total = 0.0
+        for logit, covered in zip(logits[image].flatten().tolist(), coverage[image].flatten().tolist(), strict=True):
+            probability = 1 / (1 + math.exp(-logit))
+            total -= covered * math.log(probability) + (1 - covered) * math.log(1 - probability)
+        expected.append(total / 3)
+    assert region_losses(logits, coverage).tolist() == pytest.approx(expected)
+    there = torch.ones(logits.shape[:2], dtype=torch.bool)
+    assert torch.equal(region_losses(logits, coverage, there), region_losses(logits, coverage))
+    there[:, -1] = False  # what is missing counts for nothing
+    torch.testing.assert_close(region_losses(logits, coverage, there), region_losses(logits[:, :-1], coverage[:, :-1]))

@@ -297,3 +297,23 @@ def test_what_goes_wrong_while_reading_ahead_is_raised() -> None:
     assert [next(reader)[1] for _ in range(4)] == [0] * 4
     with pytest.raises(OSError, match="gone"):
         next(reader)
+
+
+def test_references_are_drawn_anew_and_change_nothing_else() -> None:
+    config = BatchConfig(20, 5, flips=True)
+    drawn: dict[int, set[tuple[int, ...]]] = {}
+    for epoch in range(40):
+        plain = EpochPlan(UNEVEN, config, 3, epoch, captions=4)
+        plan = EpochPlan(UNEVEN, config, 3, epoch, captions=4, references=True)
+        for batch, without in zip(plan, plain, strict=True):
+            for one, other in ((batch.images, without.images), (batch.mirrored, without.mirrored)):
+                assert one.tolist() == other.tolist()
+            assert batch.seed == without.seed
+            assert without.references is None
+            assert batch.references is not None
+            assert batch.references.shape[:2] == (len(batch.images), 1)
+            for image, (ids,) in zip(batch.images.tolist(), batch.references.tolist(), strict=True):
+                drawn.setdefault(image, set()).add(tuple(ids[: ids.index(END) + 1]))
+    everything = {(image, ids) for image, captions in drawn.items() for ids in captions}
+    assert everything <= set(all_captions(UNEVEN))
+    assert len(everything) > 0.95 * len(all_captions(UNEVEN))  # sooner or later each of them

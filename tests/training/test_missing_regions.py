@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.decoder_kinds import TRANSFORMER
 from helpers.detections import detect, write_jsonl
 from helpers.toy_training import assert_same_runs, at_step, run_toy, step_lines, toy_recipe, write_toy_data
 from PIL import Image
@@ -85,6 +86,18 @@ def test_padded_photographs_are_learned_from(mode: str, shapes: Path, tmp_path: 
     paths = [shapes / f"{number:03d}.png" for number in range(4)]
     together = model.caption(paths)
     assert [caption.text for caption in together] == [model.caption(path).text for path in paths]
+
+
+@pytest.mark.parametrize("kind", ["two layers", "transformer"])
+def test_other_decoders_learn_from_padded_photographs(kind: str, shapes: Path, tmp_path: Path) -> None:
+    decoder = {"transformer": {**TRANSFORMER, "positions": "learned"}, "two layers": {"layers": 2}}[kind]
+    attention = {"score": "scaled-dot"} if kind == "transformer" else {"width": 8}
+    recipe = toy_recipe(shapes, **PADDED, decoder={**decoder, "embedding": 8}, attention=attention, epochs=1)
+    outcome, _ = run_toy(recipe, tmp_path / "run")
+    assert outcome is not None
+    (caption,) = load(outcome.folder, device="cpu").caption([shapes / "001.png"], heads=True)
+    assert caption.heads is not None
+    assert caption.attention.shape[1:] == caption.heads.shape[3:] == (2, 3)
 
 
 def test_the_cache_tells_which_cells_are_padding(shapes: Path, tmp_path: Path) -> None:

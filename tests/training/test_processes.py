@@ -21,6 +21,7 @@ from helpers.toy_training import (
     run_toy,
     tensors_of,
     toy_recipe,
+    write_toy_boxes,
     write_toy_data,
 )
 from helpers.warm_process import WarmProcess
@@ -35,12 +36,26 @@ KINDS: dict[str, dict[str, Any]] = {
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4}},
     "some blocks tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4, "blocks": 3}},
+    "boxes": {
+        "epochs": 1,
+        "attention": {"mode": "hard", "width": 8},
+        "loss": {"guide": 0.5, "objects": 0.5},
+        "tuning": {"from_epoch": 1, "rate": 1e-4, "blocks": 3},
+        "batches": {"flips": True, "captions": 4, "captions_per_image": 2},
+    },
+    "mixed rewards": {
+        "epochs": 1,
+        "loss": {"guide": 0.5, "objects": 0.5, "reduction": "sum"},
+        "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01, "cross_entropy": 0.3, "repeats": 0.2},
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_data(tmp_path_factory.mktemp("toy") / "data", CAPTIONS)
+    folder = write_toy_data(tmp_path_factory.mktemp("toy") / "data", CAPTIONS)
+    write_toy_boxes(folder, 5)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +92,7 @@ def test_two_processes_do_what_one_does(kind: str, data: Path, warm: WarmProcess
     assert_near(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard", "self-critical"])
+@pytest.mark.parametrize("kind", ["soft", "hard", "self-critical", "mixed rewards"])
 def test_a_batch_may_have_fewer_images_than_there_are_processes(
     kind: str, data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:

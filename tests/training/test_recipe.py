@@ -292,7 +292,7 @@ def test_files_that_hold_no_settings(content: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["data: &a [*a]", "data: " + 5000 * "["])
 def test_files_without_a_bottom(text: str) -> None:
-    assert message_of(write(text)).startswith("x.yaml: not valid YAML: maximum recursion depth exceeded")
+    assert message_of(write(text)) == "x.yaml: not valid YAML: it is nested too deeply"
 
 
 def test_a_file_that_is_not_there() -> None:
@@ -436,3 +436,35 @@ def test_a_dictionary_names_its_source() -> None:
 )
 def test_what_is_possible_is_not_refused(text: str) -> None:
     load_recipe(write(f"data: {{root: a}}\n{text}"))
+
+
+def test_aliases_are_few() -> None:
+    write("data: &d {root: photos}\nencoder: {}\n", "good.yaml")
+    load_recipe("good.yaml")
+    levels = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))]
+    assert message_of(write("\n".join(levels))) == (
+        "x.yaml: not valid YAML at line 4: more than 20 aliases; write the settings out"
+    )
+    assert "more than 20 aliases" in message_of("good.yaml", "data.root=[&a x" + ", *a" * 21 + "]")
+
+
+def test_bases_are_few_and_recipes_small() -> None:
+    for number in range(13):
+        write(f"base: {number + 1}.yaml", f"{number}.yaml")
+    assert message_of("0.yaml") == "0.yaml has more than 10 files below it, each the base of the one before"
+    assert message_of(write("# " + "x" * 100_000)) == "x.yaml has 100,002 bytes; at most 100,000 are read"
+
+
+@pytest.mark.parametrize(
+    ("override", "bound"),
+    [
+        ("encoder.size=20000", "encoder.size is 20000; it must be from 1 to 1024 pixels"),
+        ("decoder.hidden=1000000000", "decoder.hidden is 1000000000; it must be at most 16384"),
+        ("decoder.embedding=1000000000", "decoder.embedding is 1000000000; it must be at most 16384"),
+        ("attention.width=1000000000", "attention.width is 1000000000; it must be at most 16384"),
+        ("validation.beam=1000000", "validation.beam is 1000000; it must be at most 100"),
+        ("batches.captions=1000000000", "batches.captions is 1000000000; it must be at most 100000"),
+    ],
+)
+def test_sizes_have_bounds(override: str, bound: str) -> None:
+    assert message_of(write("data: {root: photos}"), override).endswith(bound)

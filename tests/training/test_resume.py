@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import signal
@@ -11,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from helpers.holding import wait_until
 from helpers.toy_training import (
     Recorder,
@@ -22,10 +25,13 @@ from helpers.toy_training import (
     run_toy,
     step_lines,
     toy_recipe,
+    write_toy_boxes,
+    write_toy_data,
 )
 from helpers.warm_process import WarmProcess
 
 from captioner.files import CAN_LOCK
+from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.training.recipe import Recipe, recipe_to_dict
 from captioner.training.run_folder import RunFolder
 
@@ -39,6 +45,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3}, "optimiser": {"average": 0.9}, "batches": FLIPS},
     "some blocks tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3, "blocks": 3}, "batches": FLIPS},
+    "boxes and mixed rewards": {
+        "epochs": 1,
+        "loss": {"guide": 0.5, "objects": 0.5},
+        "tuning": {"from_epoch": 1, "rate": 1e-3, "blocks": 3},
+        "optimiser": {"average": 0.9},
+        "batches": FLIPS,
+        "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01, "cross_entropy": 0.3, "repeats": 0.2},
+    },
 }
 STOPS: dict[str, Callable[[Recorder], bool]] = {
     "in the middle of an epoch": at_step(2),
@@ -58,6 +72,7 @@ WholeRuns = Callable[[str], tuple[Recipe, Path]]
 @pytest.fixture(scope="module")
 def whole_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
     """Runs that nothing interrupted, each made when it is first asked for."""
+    write_toy_boxes(data)
     done: dict[str, tuple[Recipe, Path]] = {}
 
     def get(kind: str) -> tuple[Recipe, Path]:
@@ -282,3 +297,42 @@ def test_killed_at_random_points_a_run_ends_as_if_nothing_had_happened(data: Pat
     assert warm.run(recipe=values, folder=str(run)) == [0]
     warm.close()
     assert_same_runs(tmp_path / "whole", run)
+
+
+SPOILED: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
+    "no position": (lambda values, tensors: values.pop("position"), "it has no position"),
+    "no baseline": (lambda values, tensors: values.pop("baseline"), "it has no baseline"),
+    "another shape": (
+        lambda values, tensors: tensors.update({"optimiser.0.exp_avg": torch.zeros(2)}),
+        r"optimiser.0.exp_avg is \(2,\) of torch.float32, expected",
+    ),
+    "half a moment": (lambda values, tensors: tensors.pop("optimiser.0.exp_avg"), "its optimiser has exp_avg_sq, step"),
+}
+
+
+def test_a_damaged_state_is_refused_with_the_way_on(data: Path, tmp_path: Path) -> None:
+    recipe, run = toy_recipe(data), tmp_path / "run"
+    run_toy(recipe, run, stop=at_step(2))
+    checkpoint, state = load_checkpoint(run / "last"), load_training_state(run / "last")
+    assert state is not None
+    for spoil, message in SPOILED.values():
+        values, tensors = copy.deepcopy(state.values), {name: value.clone() for name, value in state.tensors.items()}
+        spoil(values, tensors)
+        save_checkpoint(run / "last", checkpoint, TrainingState(tensors, values))
+        way_on = f"put a copy of {run}/last in its place, or remove it to train from the beginning"
+        with pytest.raises(ValueError, match=f"^the training state in {run}/last is damaged: {message}.*; {way_on}$"):
+            run_toy(recipe, run, resume=True)
+    save_checkpoint(run / "last", checkpoint, state)
+    outcome, _ = run_toy(recipe, run, resume=True)
+    assert outcome is not None
+
+
+def test_regions_that_are_no_numbers_are_refused_by_training(tmp_path: Path) -> None:
+    recipe = toy_recipe(write_toy_data(tmp_path / "data"))
+    run_toy(recipe, tmp_path / "first", stop=at_step(1))
+    [regions] = tmp_path.glob("data-regions/*/regions.f16")
+    halves = np.fromfile(regions, np.float16)
+    halves[7] = np.nan
+    halves.tofile(regions)
+    with pytest.raises(ValueError, match=r"^the regions of 000\.png in .* are not finite numbers; to fill it anew"):
+        run_toy(recipe, tmp_path / "second")

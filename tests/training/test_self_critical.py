@@ -72,6 +72,23 @@ def test_bleu_is_part_of_the_reward_where_it_has_a_weight() -> None:
     assert expected[0] > 1.0 > expected[1]
 
 
+def test_words_said_again_cost_what_they_are_told_to() -> None:
+    plain, strict = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, repeat_cost=0.25)
+    said = {
+        "a cat on a horse": 0,  # "a" says nothing
+        "a cat on the cat": 1,
+        "dog dog dog eats a dog": 3,
+        "the bird eats grass on grass the bird eats": 3,
+        "": 0,
+    }
+    captions = [VOCABULARY.encode(text.split()) for text in said]
+    longest = max(map(len, captions))
+    ids = torch.tensor([[[*own, *[PAD] * (longest - len(own))] for own in captions]])  # (1, N, T + 1)
+    assert strict.repeats(ids)[0].tolist() == list(said.values())
+    costs = (plain.score(ids, [1]) - strict.score(ids, [1]))[0].tolist()
+    assert costs == pytest.approx([0.25 * count for count in said.values()])
+
+
 def test_a_caption_that_breaks_off_is_worth_less_than_one_that_ends() -> None:
     rewards = Rewards(CORPUS, VOCABULARY, 20)
     ended = VOCABULARY.encode(["a", "cat", "sleeps", "on", "the", "grass"])

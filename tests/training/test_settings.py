@@ -38,6 +38,18 @@ def test_a_training_shorter_than_its_warm_up_never_reaches_the_whole_rate() -> N
     assert shares(ScheduleConfig("cosine", warmup=9), 3) == pytest.approx([0.1, 0.2, 0.3])
 
 
+def test_a_warm_up_below_one_is_a_share_of_the_steps() -> None:
+    share, steps = ScheduleConfig(warmup=0.25), ScheduleConfig(warmup=5)
+    assert shares(share, 20) == shares(steps, 20)
+    assert share.warmup_steps(1000) == 250
+    assert share.warmup_steps(1) == 0  # too short to warm up at all
+    assert ScheduleConfig(warmup=1).warmup_steps(1000) == 1
+    with pytest.raises(
+        ValueError, match=r"schedule warmup is 2.5; it is a number of steps, or a share of them below 1"
+    ):
+        ScheduleConfig(warmup=2.5)
+
+
 def test_step_multiplies_after_whole_epochs() -> None:
     config = ScheduleConfig("step", warmup=0, every=2, factor=0.1)
     found = shares(config, 15, steps_per_epoch=3)

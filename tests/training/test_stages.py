@@ -14,6 +14,9 @@ from helpers.toy_training import (
     ENCODER,
     Recorder,
     after_epoch,
+    assert_same_runs,
+    at_step,
+    in_validation,
     load_once,
     run_toy,
     script_scores,
@@ -34,6 +37,7 @@ from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import beam_search
 from captioner.training.data import TrainingData
+from captioner.training.recipe import Recipe
 
 read_regions = TrainingData.regions
 
@@ -329,3 +333,96 @@ def test_a_second_stage_alone(data: Path, tmp_path: Path) -> None:
     outcome, _ = run_toy(toy_recipe(data, **settings, start=str(first.folder)), tmp_path / "second")
     assert outcome is not None
     assert all("reward" in line for line in step_lines(tmp_path / "second"))
+
+
+def test_the_model_of_the_start_is_scored_as_epoch_0(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_recipe(data, epochs=2), tmp_path / "first")
+    assert first is not None
+    assert [line["epoch"] for line in validation_lines(tmp_path / "first")] == [1, 2]  # there was no model to score
+    recipe = toy_recipe(data, epochs=1, start=str(first.folder))
+    _, recorder = run_toy(recipe, tmp_path / "second")
+    lines = validation_lines(tmp_path / "second")
+    assert [(line["step"], line["epoch"]) for line in lines] == [(0, 0), (4, 1)]
+    best = max(validation_lines(tmp_path / "first"), key=lambda line: float(line["bleu4"]))
+    assert [lines[0][name] for name in ("bleu1", "bleu4", "cider")] == [
+        best[name] for name in ("bleu1", "bleu4", "cider")
+    ]
+    assert any(text.startswith("epoch 0: data bleu1 ") for text in recorder.said)
+    # Stopped within that very validation, or after it: it is done once.
+    for name, stop in {"in it": in_validation(1), "after it": at_step(2)}.items():
+        folder = tmp_path / name
+        outcome, _ = run_toy(recipe, folder, stop=stop)
+        assert outcome is None
+        run_toy(recipe, folder, resume=True)
+        assert_same_runs(tmp_path / "second", folder)
+
+
+def test_a_run_that_makes_a_model_worse_is_warned_of(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "first")
+    assert first is not None
+    script_scores(monkeypatch, 5.0, 4.0, 3.0)
+    outcome, recorder = run_toy(toy_recipe(data, epochs=2, start=str(first.folder)), tmp_path / "second")
+    assert outcome is not None
+    assert outcome.best == 4.0  # the model of the start is no model of this run
+    assert recorder.warned == ["no epoch is better than the start: bleu4 4.0 against 5.0"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, []),
+        ({"schedule": {"warmup": 8}, "optimiser": {"average": 0.8}}, []),
+        ({"schedule": {"warmup": 0.5}}, []),
+        (
+            {"schedule": {"warmup": 9}},
+            [
+                "schedule.warmup is 9 steps, and there are only 8: the learning rate never reaches optimiser.rate; "
+                "a value below 1 is a share of the steps"
+            ],
+        ),
+        (
+            {"optimiser": {"average": 0.999}},
+            [
+                "optimiser.average 0.999 goes back over about 1,000 steps, and there are only 8: it goes back over a "
+                "ninth of them"
+            ],
+        ),
+    ],
+)
+def test_what_is_longer_than_the_run_is_warned_of(
+    settings: dict[str, Any], warned: list[str], data: Path, tmp_path: Path
+) -> None:
+    recipe = toy_recipe(data, **settings)
+    _, recorder = run_toy(recipe, tmp_path / "run", stop=at_step(3))
+    assert recorder.warned == warned
+    _, recorder = run_toy(recipe, tmp_path / "run", resume=True)
+    assert not any("there are only" in text for text in recorder.warned)  # it is known by now
+
+
+@pytest.mark.parametrize("blocks", [None, 0, 3])
+def test_weights_may_lie_elsewhere_when_a_run_resumes(data: Path, tmp_path: Path, blocks: int | None) -> None:
+    encoder: dict[str, Any] = {"name": "tinyvit-5m", "size": 64, "layer": "stride16+32"}
+    trunk = load_encoder(EncoderConfig(**encoder, weights="random")).trunk.state_dict()
+    save_file(trunk, tmp_path / "old.safetensors")
+    settings: dict[str, Any] = {"epochs": 1}
+    if blocks is not None:
+        settings["tuning"] = {"from_epoch": 1, "rate": 1e-3, "blocks": blocks}
+
+    def recipe(name: str) -> Recipe:
+        return toy_recipe(data, **settings, encoder={**encoder, "weights": str(tmp_path / name)})
+
+    run_toy(recipe("old.safetensors"), tmp_path / "whole")
+    run_toy(recipe("old.safetensors"), tmp_path / "run", stop=at_step(2))
+    (tmp_path / "old.safetensors").rename(tmp_path / "new.safetensors")
+    first = next(iter(trunk))
+    save_file({**trunk, first: trunk[first] + 1}, tmp_path / "other.safetensors")
+    if blocks is not None:  # a checkpoint has the weights of a frozen encoder, and the file is not read
+        with pytest.raises(
+            ValueError, match=r"^encoder.weights \S+other.safetensors are not those that \S+run was begun"
+        ):
+            run_toy(recipe("other.safetensors"), tmp_path / "run", resume=True)
+    outcome, _ = run_toy(recipe("new.safetensors"), tmp_path / "run", resume=True)
+    assert outcome is not None
+    assert_same_runs(tmp_path / "whole", tmp_path / "run")

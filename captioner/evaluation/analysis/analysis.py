@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.dataset import CaptionedImage
+from captioner.datasets.instances import Instances, instance_files, read_instances
 from captioner.evaluation.analysis.common_errors import CommonErrors, find_errors
 from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
 from captioner.evaluation.analysis.grounding import Grounding, measure_grounding
-from captioner.evaluation.analysis.instances import Instances, instance_files, read_instances
 from captioner.evaluation.analysis.length_curves import BUCKETS, LengthCurves, length_curves
 from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.scoring import Evaluation

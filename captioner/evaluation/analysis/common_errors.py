@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from captioner.evaluation.analysis.word_classes import is_content, word_class
+from captioner.datasets.word_classes import is_content, word_class
 
 LISTED = 10  # words or pairs of a list
 KINDS = {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
-from captioner.evaluation.analysis.word_classes import CLASSES, word_class
+from captioner.datasets.word_classes import CLASSES, word_class
 from captioner.evaluation.tables import Table, number, without_nan
 
 Values = NDArray[np.float64]

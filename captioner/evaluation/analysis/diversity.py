@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from captioner.evaluation.analysis.word_classes import is_content
+from captioner.datasets.word_classes import is_content
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from captioner.datasets.word_classes import CLASSES
 from captioner.evaluation.analysis.diagnostics import Diagnostics
 from captioner.evaluation.analysis.grounding import MEASURES, METHODS, Grounding
 from captioner.evaluation.analysis.length_curves import METRICS, LengthCurves
-from captioner.evaluation.analysis.word_classes import CLASSES
 from captioner.evaluation.metrics.bootstrap import LEVEL
 from captioner.evaluation.tables import LABELS
 from captioner.figures.drawing import GREY, INK, PALE, PAPER

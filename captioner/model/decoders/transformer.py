@@ -93,7 +93,8 @@ class TransformerLayer(nn.Module):
     def prepare(self, regions: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys (B, heads, H / heads, L) and values (B, heads, L, H / heads) of regions (B, L, R)."""
         keys, values = self.region_reader(regions).chunk(2, dim=-1)  # (B, L, H)
-        return self._heads(keys).transpose(-1, -2), self._heads(values)
+        # Laid out as products read them, or every step would do that again.
+        return self._heads(keys).transpose(-1, -2).contiguous(), self._heads(values).contiguous()
 
     def forward(self, words: Tensor, past: Tensor, keys: Tensor, values: Tensor, reading: _Reading) -> _Layered:
         """Read words (B, N, S, H), or those of them that are read, after the `past` (B, N, 2, t, H) of this layer."""

@@ -18,14 +18,16 @@ from urllib.error import URLError
 
 import torch
 import torchvision
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from captioner.datasets.annotations import shown
+from captioner.files import one_line
 from captioner.images.preprocessing import Preprocessing
+from captioner.model.checkpoint_files import deserialise, read_tensor_file
 from captioner.model.config import WEIGHTS
 from captioner.model.encoders import dinov2, efficientnet_lite, tiny_vit
 from captioner.model.extensions import is_extension, load_extension
+from captioner.processes import check_memory
 
 TORCHVISION_FAMILIES = ("vgg", "resnet", "resnext", "wide_resnet", "efficientnet_", "convnext_", "mobilenet_")
 # Multiples of the stride, so that every region stands for the same number of pixels.
@@ -58,22 +60,30 @@ def is_installed(name: str, weights: str) -> bool:
 
 
 def load_backbone(
-    name: str, layer: str | None = None, weights: str = "imagenet", *, progress: bool = False
+    name: str,
+    layer: str | None = None,
+    weights: str = "imagenet",
+    *,
+    progress: bool = False,
+    allow_download: bool = True,
+    largest: int | None = None,
 ) -> Backbone:
     """Return the named network up to a layer such as stride16, in evaluation mode.
 
     `weights` is "imagenet" for published ones, "random", or a safetensors file of the whole network or its trunk.
-    `progress` shows a bar on stderr while torchvision downloads weights; timm shows its own.
+    Published ones that are not on this machine are downloaded, unless `allow_download` is False because it is not the
+    user who names the network; `progress` shows a bar on stderr while torchvision does so, timm shows its own. One of
+    timm's networks with more than `largest` weights is refused before it is built.
     """
     if name in TRANSFORMERS:
-        return _load_transformer(name, layer, weights)
+        return _load_transformer(name, layer, weights, allow_download)
     stride = _stride(name, layer)
     if name in efficientnet_lite.VARIANTS:
         return _load_lite(name, stride, weights)
     if name.startswith("timm/"):
-        return _load_timm(name.removeprefix("timm/"), stride, weights)
+        return _load_timm(name.removeprefix("timm/"), stride, weights, allow_download, largest)
     if name in names():
-        return _load_torchvision(name, stride, weights, progress)
+        return _load_torchvision(name, stride, weights, progress, allow_download)
     if is_extension(name):
         return _load_extension(name, stride, weights)
     close = difflib.get_close_matches(name, names(), n=3)
@@ -82,12 +92,15 @@ def load_backbone(
         if close
         else f"choose from {', '.join(names())}, timm/NAME, or package.module:function"
     )
-    raise ValueError(f"no encoder is called {name!r}; {hint}")
+    raise ValueError(f"no encoder is called {shown(name)}; {hint}")
 
 
 def _load_extension(name: str, stride: int | None, weights: str) -> Backbone:
     make = load_extension(name)
-    backbone = make(stride, weights) if callable(make) else None
+    try:
+        backbone = make(stride, weights) if callable(make) else None
+    except Exception as error:  # somebody else's code, or not meant for this at all
+        raise ValueError(f"{name} failed: {type(error).__name__}: {error}") from error
     if not isinstance(backbone, Backbone):
         raise ValueError(f"{name} is no encoder; it must be a function (stride, weights) that returns a Backbone")
     return backbone
@@ -102,20 +115,29 @@ def _stride(name: str, layer: str | None) -> int | None:
     return int(number)
 
 
-def _load_transformer(name: str, layer: str | None, weights: str) -> Backbone:
+def _load_transformer(name: str, layer: str | None, weights: str, allow_download: bool) -> Backbone:
     module, default = TRANSFORMERS[name]
     layer = layer or default
     trunk = module.build_trunk(layer)
     if weights != "random":
-        stored = _from_hub(name, module.HUB) if weights == "imagenet" else _read_weights(weights)
+        stored = _from_hub(name, module.HUB, allow_download) if weights == "imagenet" else _read_weights(weights)
         _fill(name, trunk, module.convert(stored, layer), weights)
     stride = max(int(number) for number in re.findall(r"\d+", layer))
     preprocessing = Preprocessing(module.SIZE, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
     return Backbone(trunk.eval(), stride, preprocessing, layer=layer)
 
 
-def _from_hub(name: str, model: str) -> dict[str, Tensor]:
+def _refuse_download(name: str, source: str) -> ValueError:
+    return ValueError(
+        f"the weights of {name} are not here and would be downloaded from {source}; allow that with --allow-download, "
+        "in Python with allow_download=True"
+    )
+
+
+def _from_hub(name: str, model: str, allow_download: bool) -> dict[str, Tensor]:
     """Return the state dict of timm's model with the weights of the model hub."""
+    if not allow_download:
+        raise _refuse_download(name, f"the model hub (timm/{model})")
     other = "or name a file with encoder.weights=FILE"
     try:
         timm: Any = import_module("timm")  # optional, and only partly typed
@@ -130,11 +152,12 @@ def _from_hub(name: str, model: str) -> dict[str, Tensor]:
 
 def _read_weights(path: str) -> dict[str, Tensor]:
     try:
-        return {name: value.float() for name, value in load_file(path).items()}
+        tensors, _ = deserialise(read_tensor_file(Path(path)))
     except FileNotFoundError:
         raise ValueError(f"encoder weights: {path} is not there") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"encoder weights: {path} cannot be read: {error}") from None
+    return {name: value.float() for name, value in tensors.items()}
 
 
 def _fill(name: str, network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
@@ -156,11 +179,11 @@ def _load_lite(name: str, stride: int | None, weights: str) -> Backbone:
     return Backbone(trunk, stride, preprocessing, network.classifier if stride == 32 else None)
 
 
-def _load_torchvision(name: str, stride: int | None, weights: str, progress: bool) -> Backbone:
+def _load_torchvision(name: str, stride: int | None, weights: str, progress: bool, allow_download: bool) -> Backbone:
     published = torchvision.models.get_model_weights(name).DEFAULT
     network = torchvision.models.get_model(name, weights=None)
     if weights == "imagenet":
-        network.load_state_dict(_download(name, published, progress))
+        network.load_state_dict(_download(name, published, progress, allow_download))
     elif weights != "random":
         _fill(name, network, _read_weights(weights), weights)
     network.eval()
@@ -180,8 +203,12 @@ def _load_torchvision(name: str, stride: int | None, weights: str, progress: boo
     return Backbone(trunk, stride, preprocessing)
 
 
-def _download(name: str, published: torchvision.models.WeightsEnum, progress: bool) -> dict[str, Tensor]:
+def _download(
+    name: str, published: torchvision.models.WeightsEnum, progress: bool, allow_download: bool
+) -> dict[str, Tensor]:
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rsplit("/", 1)[-1]
+    if not allow_download and not file.is_file():
+        raise _refuse_download(name, published.url)
     try:
         return dict(published.get_state_dict(progress=progress, check_hash=True, weights_only=True, map_location="cpu"))
     except (URLError, OSError) as error:
@@ -210,23 +237,32 @@ def _check_stride(name: str, stride: int, available: Collection[int]) -> None:
         raise ValueError(f"{name} has no layer of stride {stride}; choose from {choices}")
 
 
-def _load_timm(name: str, stride: int | None, weights: str) -> Backbone:
+def _load_timm(name: str, stride: int | None, weights: str, allow_download: bool, largest: int | None) -> Backbone:
     try:
         timm: Any = import_module("timm")  # optional, and only partly typed
     except ModuleNotFoundError:
         raise ValueError(f"timm/{name} needs timm: pip install 'captioner[timm]'") from None
     try:
-        strides: list[int] = timm.create_model(name, features_only=True).feature_info.reduction()
-    except (RuntimeError, AttributeError, AssertionError) as error:
-        raise ValueError(f"timm/{name} is not a network with feature maps: {error}") from None
+        if not timm.is_model(name):
+            raise ValueError("timm has no network of that name")
+        with torch.device("meta"):  # shapes without memory
+            layout = timm.create_model(name, features_only=True)
+        strides: list[int] = layout.feature_info.reduction()
+    except Exception as error:  # each of its thousand networks has its own ways to fail
+        raise ValueError(f"timm/{name} is not a network with feature maps: {one_line(error)}") from None
+    size = sum(parameter.numel() for parameter in layout.parameters())
+    if largest is not None and size > largest:
+        raise ValueError(f"timm/{name} has {size:,} weights; there are {largest:,} here")
+    check_memory(f"timm/{name}", 2 * 4 * size)  # once more where the weights are read or copied
+    if weights == "imagenet" and not allow_download:
+        raise _refuse_download(f"timm/{name}", "the model hub")
     stride = stride or strides[-1]
     _check_stride(f"timm/{name}", stride, strides)
     levels = [level for level, each in enumerate(strides) if each == stride][-1:]
     try:
         pyramid = timm.create_model(name, pretrained=weights == "imagenet", features_only=True, out_indices=levels)
-    except (OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"the weights of timm/{name} could not be had from the model hub: {reason}") from None
+    except Exception as error:
+        raise ValueError(f"the weights of timm/{name} could not be had from the model hub: {one_line(error)}") from None
     if weights not in WEIGHTS:
         _fill(f"timm/{name}", pyramid, _read_weights(weights), weights)
     wanted = timm.data.resolve_model_data_config(pyramid)

@@ -24,7 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from captioner.files import check_regular, read_lines
+
 SUFFIXES = (".jsonl", ".tsv")
+LONGEST = 1 << 26  # bytes of a line: a hundred vectors of 2,048 numbers have a fiftieth of it
 Floats = NDArray[np.float32]
 
 
@@ -97,6 +100,8 @@ class _JsonLines(DetectionFile):
         """Return the tensor of all vectors, of which parts are read."""
         from safetensors import SafetensorError, safe_open
 
+        if self._vectors.exists():
+            check_regular(self._vectors)
         try:
             tensors = stack.enter_context(safe_open(self._vectors, framework="pt"))
             found = tensors.get_slice("features")
@@ -109,16 +114,15 @@ class _JsonLines(DetectionFile):
         return found
 
     def _lines(self) -> Iterator[tuple[str, Floats, tuple[int, int] | None]]:
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    values = json.loads(line)
-                    key, boxes = values["file_name"], np.array(values["boxes"], np.float32).reshape(-1, 4)
-                    size = (int(values["width"]), int(values["height"])) if "width" in values else None
-                except (ValueError, TypeError, KeyError, OverflowError):
-                    expected = '{"file_name": ..., "boxes": [[left, top, right, bottom], ...]}'
-                    raise self.damaged(number, f"expected {expected}") from None
-                yield str(key), boxes, size
+        for number, line in read_lines(self.path, longest=LONGEST):
+            try:
+                values = json.loads(line)
+                key, boxes = values["file_name"], np.array(values["boxes"], np.float32).reshape(-1, 4)
+                size = (int(values["width"]), int(values["height"])) if "width" in values else None
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                expected = '{"file_name": ..., "boxes": [[left, top, right, bottom], ...]}'
+                raise self.damaged(number, f"expected {expected}") from None
+            yield str(key), boxes, size
 
 
 class _BottomUp(DetectionFile):
@@ -143,14 +147,13 @@ class _BottomUp(DetectionFile):
             yield Detection(fields[0].decode("utf-8", "replace"), boxes, vectors, (width, height))
 
     def _lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                fields = line.rstrip(b"\r\n").split(b"\t")
-                if len(fields) != 6:
-                    names = "image_id, image_w, image_h, num_boxes, boxes, features"
-                    raise self.damaged(number, f"it has {len(fields)} fields; expected {names}")
-                if not (number == 1 and fields[0] == b"image_id"):  # some files have a head
-                    yield number, fields
+        for number, line in read_lines(self.path, longest=LONGEST):
+            fields = line.rstrip(b"\r\n").split(b"\t")
+            if len(fields) != 6:
+                names = "image_id, image_w, image_h, num_boxes, boxes, features"
+                raise self.damaged(number, f"it has {len(fields)} fields; expected {names}")
+            if not (number == 1 and fields[0] == b"image_id"):  # some files have a head
+                yield number, fields
 
     def _number(self, line: int, field: bytes) -> int:
         if not field.isdigit():

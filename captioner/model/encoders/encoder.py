@@ -120,12 +120,20 @@ class Encoder(nn.Module):
         }
 
 
-def load_encoder(config: EncoderConfig | None = None, *, progress: bool = False) -> Encoder:
-    """Return the encoder of `config` (by default the default one), frozen; `progress` shows downloads on stderr."""
+def load_encoder(
+    config: EncoderConfig | None = None,
+    *,
+    progress: bool = False,
+    allow_download: bool = True,
+    largest: int | None = None,
+) -> Encoder:
+    """Return the encoder of `config` (by default the default one), frozen; the rest is as for `load_backbone`."""
     config = config or EncoderConfig()
     if config.is_imported:
         raise ValueError(f"{config.name} is no encoder: its regions were imported, and are in a cache")
-    backbone = load_backbone(config.name, config.layer, config.weights, progress=progress)
+    backbone = load_backbone(
+        config.name, config.layer, config.weights, progress=progress, allow_download=allow_download, largest=largest
+    )
     preprocessing = replace(
         backbone.preprocessing,
         size=config.size or backbone.preprocessing.size,

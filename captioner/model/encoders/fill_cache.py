@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.files import digest, printable, try_lock, write_whole
+from captioner.files import check_regular, digest, printable, try_lock, write_whole
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import BOXES, Prepared, Preprocessing, read_ahead
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.engines import Engine, Regions, make_engine
 from captioner.model.encoders.region_cache import (
+    ANEW,
     BOXES_FILE,
     HALF,
     SINGLE,
@@ -30,14 +31,17 @@ from captioner.model.encoders.region_cache import (
     Stamp,
     cache_folder,
     cache_identity,
+    check_rows,
     count_rows,
+    is_finite,
+    read_identity,
     read_index,
     read_stamp,
+    row_bytes,
 )
 from captioner.threads import available_cores, map_ahead
 
 BATCH = 32  # images encoded and written at a time
-HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
 _Batch = list[tuple[CaptionedImage, Prepared | ImageError]]
 Progress = Callable[[int, int], None]  # images done, images in all
 
@@ -69,6 +73,7 @@ def fill_cache(
     """
     identity = cache_identity(encoder, flip=flip)
     folder = cache_folder(root, identity)
+    _check_identity(folder, identity)
     unique = list({image.file_name: image for image in images}.values())
     if unique and not _find_pending(unique, read_index(folder)):  # nothing to add, so that others need not wait for us
         progress(len(unique), len(unique))
@@ -114,16 +119,20 @@ class Writer:
         self.folder = folder
         self.preprocessing = Preprocessing.from_dict(identity["preprocessing"])
         self.regions = identity["grid"][0] * identity["grid"][1]  # L
-        self.row_bytes = self.regions * identity["dimensions"] * HALF.itemsize
+        self.row_bytes = row_bytes(identity)
         self.stamps: dict[str, Stamp] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        check_regular(folder / "cache.lock")
         self.lock = (folder / "cache.lock").open("ab")
         try:
             if not try_lock(self.lock):
                 raise ValueError(f"{folder} is being filled by another process; wait for it to end")
             if not (folder / "cache.json").exists():
                 write_whole(folder / "cache.json", json.dumps(identity, indent=2) + "\n")
+            for name in ("index.jsonl", "regions.f16"):
+                check_regular(folder / name)
             self.records = read_index(folder)
+            check_rows(folder, count_rows(self.records), identity)
             self._cut_torn_ends()
             self.rows = (folder / "regions.f16").open("ab")
             self.boxes = (folder / BOXES_FILE).open("ab") if self.preprocessing.fit == BOXES else None
@@ -168,7 +177,7 @@ class Writer:
         changed = [image for image, same in zip(images, steady, strict=True) if not same]
         refused += [f"{printable(str(image.path))}: changed while it was being read; run again" for image in changed]
         halves = np.ascontiguousarray(regions if all(steady) else regions[steady], HALF)
-        if (halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any():
+        if not is_finite(halves):
             raise ValueError(f"{self.folder}: regions are too large for half precision (above 65,504), or not finite")
         row = self.rows.tell() // self.row_bytes
         geometries = [result.geometry for _, result in batch if isinstance(result, Prepared)]
@@ -208,6 +217,12 @@ def _box_rows(geometries: Sequence[Geometry], regions: int) -> NDArray[np.float3
         for place, box in zip(row, geometry.boxes or (), strict=False):
             place[:] = box
     return rows
+
+
+def _check_identity(folder: Path, identity: dict[str, Any]) -> None:
+    """Raise ValueError where a cache there is of something else than its folder's name says."""
+    if (folder / "cache.json").exists() and read_identity(folder) != json.loads(json.dumps(identity)):
+        raise ValueError(f"{folder / 'cache.json'} tells of other regions than these; {ANEW} {folder}")
 
 
 def _find_pending(

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torchvision.ops import StochasticDepth
@@ -22,9 +21,8 @@ from torchvision.ops import StochasticDepth
 from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
+from captioner.model.onnx_nodes import GraphBuilder, Unsupported
 
-OPSET = 17
-IR_VERSION = 8  # the oldest that carries the opset, so that older runtimes read it too
 # Modules that do nothing at inference.
 _PASSIVE = (nn.Identity, nn.Dropout, StochasticDepth)
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {
@@ -40,10 +38,6 @@ _ARITHMETIC: dict[Callable[..., Any], str] = {
     operator.mul: "Mul",
     torch.mul: "Mul",
 }
-
-
-class Unsupported(ValueError):
-    """The network holds an operation that has no translation here."""
 
 
 class _Tracer(fx.Tracer):
@@ -76,29 +70,13 @@ def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
     graph.add("Cast", [graph.add("Transpose", [unrolled], perm=[0, 2, 1])], output="regions", to=dtype)
     pixels_info = helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["B", size, size, 3])
     regions_info = helper.make_tensor_value_info("regions", dtype, ["B", rows * columns, encoder.dimensions])
-    proto = helper.make_graph(graph.nodes, "encoder", [pixels_info], [regions_info], graph.constants)
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    return bytes(model.SerializeToString())
+    return graph.model("encoder", [pixels_info], [regions_info])
 
 
-class _Graph:
+class _Graph(GraphBuilder):
     def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+        super().__init__()
         self.unrolled: dict[str, tuple[str, str]] = {}  # see onnx_attention.Graph
-
-    def constant(self, values: np.ndarray[Any, Any]) -> str:
-        name = f"constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(values, name))
-        return name
-
-    def parameter(self, values: torch.Tensor) -> str:
-        return self.constant(values.detach().cpu().float().numpy())
-
-    def add(self, operation: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        output = output or f"value{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operation, inputs, [output], **attributes))
-        return output
 
     def add_network(self, network: nn.Module, images: str, size: int) -> str:
         """Translate every step of the network; `images` names its input, (B, 3, S, S), the returned name its output."""

@@ -29,14 +29,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captioner.files import digest
+from captioner.datasets.annotations import is_text, shown
+from captioner.files import check_regular, digest, open_regular, read_json_object, read_lines
 from captioner.images.geometry import Geometry
 from captioner.images.preprocessing import BOXES
+from captioner.model.config import MOST_PIXELS, WIDEST
 from captioner.model.encoders.encoder import Encoder
 
 FORMAT_VERSION = 1
 HALF, SINGLE = np.dtype("<f2"), np.dtype("<f4")
 BOXES_FILE = "boxes.f32"
+HALF_EXPONENT = 0x7C00  # all ones: infinite or not a number; numpy's own test takes ten times as long
+LARGEST = 1_000_000  # bytes of a cache.json
+LONGEST = 100_000  # bytes of a line of the index
+ANEW = "to fill it anew, remove"
 Stamp = tuple[int, int]  # of a file: its size in bytes, and when it was modified, in nanoseconds
 
 
@@ -58,6 +64,18 @@ class Record:
             del values["filled"]
         return json.dumps(values) + "\n"
 
+    def check(self) -> None:
+        """Raise ValueError where a field has another type than it should."""
+        numbers = (self.row, self.size, self.modified)
+        if not (is_text(self.file_name) and is_text(self.digest) and all(type(number) is int for number in numbers)):
+            raise ValueError(f"expected a file name, a row, a size, a time and a digest, found {shown(vars(self))}")
+        if not 0 <= self.row < 2**40:
+            raise ValueError(f"row is {self.row}")
+        match self.filled:
+            case None | [int(), int()]:
+                return
+        raise ValueError(f"filled is {shown(self.filled)}; expected rows and columns")
+
     def is_of(self, path: Path, stamp: Stamp | None) -> bool:
         """Tell whether the file still is what was encoded, by its contents where only its time is another."""
         if stamp is None or stamp[0] != self.size:
@@ -76,14 +94,18 @@ class RegionCache:
         self.shape = (rows * columns, self.identity["dimensions"])  # (L, D)
         self.records = read_index(folder)
         length = count_rows(self.records)
+        check_rows(folder, length, self.identity)
         self.rows: NDArray[np.float16] = (
             np.memmap(folder / "regions.f16", HALF, "r", shape=(length, *self.shape))
             if length
             else np.empty((0, *self.shape), HALF)
         )
-        self.file = (folder / "regions.f16").open("rb") if length and hasattr(os, "preadv") else None
+        self.file = open_regular(folder / "regions.f16") if length and hasattr(os, "preadv") else None
         self.boxes: NDArray[np.float32] | None = None  # (rows, L, 4), of imported regions
         if length and (folder / BOXES_FILE).exists():
+            check_regular(folder / BOXES_FILE)
+            if (folder / BOXES_FILE).stat().st_size < length * self.shape[0] * 4 * SINGLE.itemsize:
+                raise ValueError(f"{folder / BOXES_FILE} is too short for {length:,} rows; {ANEW} {folder}")
             self.boxes = np.memmap(folder / BOXES_FILE, SINGLE, "r", shape=(length, self.shape[0], 4))
 
     def __enter__(self) -> RegionCache:
@@ -127,6 +149,9 @@ class RegionCache:
                 place[:] = self.rows[row]
             elif os.preadv(self.file.fileno(), [place], row * size) != size:
                 raise ValueError(f"{self.folder} ends before the regions of {name}; it was changed while in use")
+        if not is_finite(found):
+            wrong = next(name for name, place in zip(file_names, found, strict=True) if not is_finite(place))
+            raise ValueError(f"the regions of {wrong} in {self.folder} are not finite numbers; {ANEW} it")
         return found
 
     def mask(self, file_names: Sequence[str]) -> NDArray[np.bool_] | None:
@@ -162,6 +187,11 @@ def grid_mask(filled: Sequence[Sequence[int] | None], grid: Sequence[int]) -> ND
     return mask.reshape(len(filled), -1)
 
 
+def is_finite(halves: NDArray[np.float16]) -> bool:
+    """Tell whether all numbers of an array in half precision are finite."""
+    return not bool((halves.view(np.uint16) & HALF_EXPONENT == HALF_EXPONENT).any())
+
+
 def cache_folder(root: Path, identity: dict[str, Any]) -> Path:
     """Return the folder below `root` for regions of this identity: readable parts, then a hash of all of them."""
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
@@ -187,14 +217,34 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """Return what the cache in `folder` is of; raise ValueError when there is none or it cannot be read."""
     path = folder / "cache.json"
     try:
-        identity: dict[str, Any] = json.loads(path.read_text())
+        identity = read_json_object(path, most=LARGEST)
     except FileNotFoundError:
         raise ValueError(f"{folder} is no region cache: it has no cache.json") from None
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{error}; {ANEW} {folder}") from None
     if identity.get("format") != FORMAT_VERSION:
-        raise ValueError(f"{path} has format {identity.get('format')}; this version reads {FORMAT_VERSION}")
-    return identity
+        raise ValueError(f"{path} has format {shown(identity.get('format'))}; this version reads {FORMAT_VERSION}")
+    match identity:
+        case {"grid": [int(rows), int(columns)], "dimensions": int(width), "preprocessing": dict()} if (
+            min(rows, columns, width) >= 1 and max(rows, columns) <= MOST_PIXELS and width <= WIDEST
+        ):
+            return identity
+    raise ValueError(f"{path} is damaged: it has no grid, dimensions or preprocessing; {ANEW} {folder}")
+
+
+def check_rows(folder: Path, length: int, identity: dict[str, Any]) -> None:
+    """Raise ValueError unless the file of regions has as many rows as the index knows of."""
+    path = folder / "regions.f16"
+    check_regular(path)
+    size = path.stat().st_size if path.exists() else 0
+    if length * row_bytes(identity) > size:
+        raise ValueError(f"{folder} is damaged: its index names {length:,} rows, and {path} is too short; {ANEW} it")
+
+
+def row_bytes(identity: dict[str, Any]) -> int:
+    """Return the bytes that the regions of an image have in a cache of this identity."""
+    rows, columns = identity["grid"]
+    return int(rows * columns * identity["dimensions"] * HALF.itemsize)
 
 
 def read_index(folder: Path) -> dict[str, Record]:
@@ -203,15 +253,15 @@ def read_index(folder: Path) -> dict[str, Record]:
     records: dict[str, Record] = {}
     if not path.exists():
         return records
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                record = Record(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"{path}:{number} is damaged ({error}); remove {folder} to start it anew") from None
-            records[record.file_name] = record
+    for number, line in read_lines(path, longest=LONGEST):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record = Record(**json.loads(line))
+            record.check()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path}:{number} is damaged ({error}); {ANEW} {folder}") from None
+        records[record.file_name] = record
     return records
 
 

@@ -8,7 +8,7 @@ the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,41 +19,57 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores, top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing, top_scores
 from captioner.model.search.sampling import sample
 
-__all__ = ["Hypothesis", "beam_search", "search"]
+__all__ = ["Hypothesis", "beam_search", "nothing", "search"]
 
 LEAVE = 8  # one image in so many must be finished before it pays to make the batch smaller
 
 
 def search(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1, seeds: Sequence[int] | None = None
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    best: int = 1,
+    seeds: Sequence[int] | None = None,
+    content: ContentWords | None = None,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return up to `best` captions of each of B images of regions (B, L, D), the best first, as `config` says.
 
-    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone.
+    Sampling takes `seeds`, one for each image, and an image's captions depend on its own seed alone. A limit of content
+    words takes those of the vocabulary. `check` is called before each word, and ends the search by raising. `NotFinite`
+    says that the decoder's scores are no numbers.
     """
     if config.method == "sample":
         if seeds is None:
             raise ValueError("seeds is None; sampling needs one number for each image")
-        return sample(decoder, regions, config, seeds, best)
-    return beam_search(decoder, regions, config, best)
+        return sample(decoder, regions, config, seeds, best, content, check)
+    return beam_search(decoder, regions, config, best, content, check)
 
 
 def beam_search(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int = 1
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    best: int = 1,
+    content: ContentWords | None = None,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return the `best` captions of each of B images of regions (B, L, D), the best first.
 
     Captions that ended come before those cut off, at the maximum length or where no word may follow. With groups, the
-    best caption of each comes before the second best of any, and no caption comes twice.
+    best caption of each comes before the second best of any, and no caption comes twice. `check` is as for `search`.
     """
     if not 1 <= best <= config.beam:
         raise ValueError(f"best is {best}; a beam of {config.beam} gives 1 to {config.beam} captions")
     with torch.no_grad():
-        beams = _Beams(decoder, regions, config, best)
-        while len(beams.images):
+        beams = _Beams(decoder, regions, config, best, content)
+        for _ in range(config.maximum_length + 1):  # no caption is longer, whatever the scores are
+            if not len(beams.images):
+                break
+            check()
             beams.advance()
         return beams.found()
 
@@ -78,8 +94,10 @@ class _GroupChoice:
 class _Beams:
     """A search under way: G groups of k beams, K in all, for each of b images; at first all beams are one."""
 
-    def __init__(self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int) -> None:
-        self.decoder, self.config, self.best = decoder, config, best
+    def __init__(
+        self, decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, best: int, content: ContentWords | None
+    ) -> None:
+        self.decoder, self.config, self.best, self.content = decoder, config, best, content
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
         self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
@@ -97,9 +115,12 @@ class _Beams:
     def advance(self) -> None:
         """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
         step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
-        scores = next_word_scores(logits, self.history, self.config)  # (b, K, V)
-        stuck = scores.amax(dim=-1).isneginf()  # (b, K), beams that no word may follow
-        if bool(stuck.any()):
+        scores = next_word_scores(logits, self.history, self.config, self.content)  # (b, K, V)
+        best = scores.amax(dim=-1)  # (b, K)
+        stuck = best.isneginf()  # (b, K), beams that no word may follow
+        if not bool((best > -math.inf).all()):
+            if bool(best.isnan().any()):
+                raise NotFinite
             beams = torch.arange(stuck.shape[1], device=stuck.device).expand_as(self.parents)  # (b, K)
             self._finish(self.totals.masked_fill(~stuck, -math.inf), beams, ended=False)
         groups: list[_GroupChoice] = []
@@ -193,12 +214,16 @@ class _Beams:
 
     def found(self) -> list[list[Hypothesis]]:
         """Return the best captions of each image."""
-        if not self.finished:
+        if not self.pointers.images:
             return []
+        if not self.finished:
+            raise NotFinite
         power = self.config.length_power
         best = Finished.join(self.finished).best(power, self.leaders.shape[-1])  # (B, G, n)
         best = best.map(lambda tensor: tensor.transpose(1, 2)).best(power, self.config.groups)  # (B, n, G)
         found = self.pointers.hypotheses(best.map(lambda tensor: tensor.flatten(1)), power)
+        if not all(found):  # log probabilities so low that they add up to none at all
+            raise NotFinite
         return [_different(hypotheses)[: self.best] for hypotheses in found]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import next_word_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing
 
 
 @torch.no_grad()
@@ -73,12 +73,18 @@ def roll_out(
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder, regions: Tensor | Regions, config: SearchConfig, seeds: Sequence[int], captions: int = 1
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    config: SearchConfig,
+    seeds: Sequence[int],
+    captions: int = 1,
+    content: ContentWords | None = None,
+    check: Callable[[], None] = nothing,
 ) -> list[list[Hypothesis]]:
     """Return N `captions` drawn for each of B images of regions (B, L, D), the best first; the same may come twice.
 
     Each image has a seed of its own, and its captions depend on nothing else. Log probabilities are those of the
-    decoder, whatever temperature words were drawn at.
+    decoder, whatever temperature words were drawn at. `check` is as for `search`.
     """
     if captions < 1:
         raise ValueError(f"best is {captions}; it must be at least 1")
@@ -102,8 +108,11 @@ def sample(
     )  # (B, N)
     pointers = BackPointers(len(regions))
     for length in range(config.maximum_length + 1):
+        check()
         step, logits = decoder.read(inputs, state, words)
-        scores = next_word_scores(logits, history, config).expand(-1, captions, -1)  # (b, N, V)
+        scores = next_word_scores(logits, history, config, content).expand(-1, captions, -1)  # (b, N, V)
+        if bool(scores.amax(dim=-1).isnan().any()):
+            raise NotFinite
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
@@ -153,5 +162,7 @@ def pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
     A number u takes the first word up to which the row adds up to more than the share u of its sum.
     """
     sums = probabilities.cumsum(dim=-1).expand(*uniform.shape[:-1], -1).contiguous()  # (..., V)
-    # u is at most 1 - 2^-24, so that the product is below the whole sum even after rounding.
-    return torch.searchsorted(sums, uniform.to(sums.dtype) * sums[..., -1:], right=True).squeeze(-1)
+    # u is at most 1 - 2^-24, so that the product is below the whole sum even after rounding; of a row of NaN, which
+    # training has where it diverges, it is any word.
+    words = torch.searchsorted(sums, uniform.to(sums.dtype) * sums[..., -1:], right=True).squeeze(-1)
+    return words.clamp(max=sums.shape[-1] - 1)

@@ -55,6 +55,8 @@ class RunCurves:
         """Return the highest score of a metric, the mean over all sets of a validation, and its epoch."""
         by_epoch: dict[int, list[float]] = {}
         for line in self.validations:
+            if not line["epoch"]:
+                continue  # what training started from
             by_epoch.setdefault(line["epoch"], []).append(float(line[metric]))
         means = {epoch: sum(scores) / len(scores) for epoch, scores in by_epoch.items()}
         best = max(means, key=lambda epoch: means[epoch], default=None)  # the first where several are as good

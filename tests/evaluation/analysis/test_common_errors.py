@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from captioner.datasets.word_classes import is_content
 from captioner.evaluation.analysis.common_errors import (
     KINDS,
     LISTED,
@@ -14,7 +15,6 @@ from captioner.evaluation.analysis.common_errors import (
     repeats,
     stem,
 )
-from captioner.evaluation.analysis.word_classes import is_content
 
 
 def split(*captions: str) -> list[list[str]]:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.toy_captions import FITTINGS, GRID, SIDE, SIZES, caption_of, one_cell, seen_box
-from numpy.typing import NDArray
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
-from captioner.evaluation.analysis.grounding import METHODS, Grounding, covered_shares, measure_grounding
-from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, Instances
-from captioner.evaluation.analysis.object_names import CATEGORIES
+from captioner.datasets.instances import AnnotatedImage, Instance, Instances
+from captioner.datasets.object_names import CATEGORIES
+from captioner.evaluation.analysis.grounding import METHODS, Grounding, measure_grounding
 from captioner.images.geometry import Box, Geometry
 from captioner.images.preprocessing import Preprocessing
 
@@ -31,33 +30,6 @@ def ground(caption: Caption, instances: Instances) -> Grounding:
 
 def values(scores: dict[str, Any]) -> list[float]:
     return [scores[name].value for name in METHODS]
-
-
-def pixel_shares(boxes: NDArray[Any], geometry: Geometry, grid: tuple[int, int], fineness: int) -> NDArray[np.float64]:
-    """Count points instead of computing areas."""
-    shares = np.zeros(grid)
-    for row in range(grid[0]):
-        for column in range(grid[1]):
-            left, top, right, bottom = geometry.cell_box(row, column, grid)
-            xs = left + (np.arange(fineness) + 0.5) * (right - left) / fineness
-            ys = (top + (np.arange(fineness) + 0.5) * (bottom - top) / fineness)[:, None]
-            inside = np.zeros((fineness, fineness), dtype=bool)
-            for box in boxes:
-                inside |= (box[0] <= xs) & (xs <= box[2]) & (box[1] <= ys) & (ys <= box[3])
-            shares[row, column] = inside.mean()
-    return shares
-
-
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("fitting", FITTINGS.values(), ids=FITTINGS)
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_areas_agree_with_counted_points(size: tuple[int, int], fitting: dict[str, Any], flip: bool) -> None:
-    geometry = Preprocessing(SIDE, flip=flip, **fitting).geometry(*size)
-    chance = np.random.default_rng(0)
-    corners = chance.uniform(-0.2, 1.2, (6, 2, 2)) * size
-    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)  # (6, 4), some of them overlap
-    shares = covered_shares(boxes, geometry, GRID)
-    np.testing.assert_allclose(shares, pixel_shares(boxes, geometry, GRID, 60), atol=0.04)
 
 
 @pytest.mark.parametrize("flip", [False, True])

@@ -13,11 +13,11 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.datasets.annotations import Problems
+from captioner.datasets.instances import AnnotatedImage, Instance, Instances
+from captioner.datasets.object_names import CATEGORIES
 from captioner.evaluation.analysis.diagnostics import Diagnostics, diagnose
 from captioner.evaluation.analysis.grounding import METHODS, Grounding, measure_grounding
-from captioner.evaluation.analysis.instances import AnnotatedImage, Instance, Instances
 from captioner.evaluation.analysis.length_curves import LengthCurves, length_curves
-from captioner.evaluation.analysis.object_names import CATEGORIES
 from captioner.evaluation.report.charts import class_figure, grounding_figure, length_figure, position_figure
 from captioner.figures.drawing import figure_bytes, save_figure
 from captioner.images.preprocessing import Preprocessing

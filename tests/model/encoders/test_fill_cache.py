@@ -228,7 +228,7 @@ def test_what_is_no_cache_is_said_so(photos: CaptionDataset, lite0: Encoder, tmp
     with pytest.raises(ValueError, match="has format 99; this version reads 1"):
         RegionCache(folder)
     (folder / "cache.json").write_text("{")
-    with pytest.raises(ValueError, match=r"cache\.json is damaged"):
+    with pytest.raises(ValueError, match=r"cache\.json is not valid JSON"):
         RegionCache(folder)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,18 @@ from captioner.model.config import MODES, SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.hypotheses import Hypothesis
-from captioner.model.search.next_words import top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, top_scores
 
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)
+
+
+# Words 4 and 5 are one content word, 6 is another, 7 may be said at will.
+CONTENT = ContentWords(torch.tensor([0, 0, 0, 0, 1, 1, 2, 0]), torch.tensor([[PAD, PAD], [4, 5], [6, PAD]]))
+
+
+def content_counts(words: tuple[int, ...]) -> list[int]:
+    return [sum(word in (4, 5) for word in words), words.count(6)]
 
 
 def forced_log_probs(decoder: Decoder, regions: Tensor, captions: list[tuple[int, ...]], ended: bool) -> Tensor:
@@ -79,6 +88,9 @@ class Textbook:
         if word == END:
             return len(words) >= self.config.minimum_length
         longer, span = (*words, word), self.config.no_repeat
+        limit = self.config.content_limit
+        if limit and max(content_counts(longer)) > limit:
+            return False
         runs = [longer[start : start + span] for start in range(len(longer) - span + 1)]
         return len(longer) <= self.config.maximum_length and (not span or len(runs) == len(set(runs)))
 
@@ -103,6 +115,33 @@ def test_a_wide_beam_is_exhaustive(power: float, seed: int) -> None:
             assert hypothesis.score == pytest.approx(score)
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_content_words_are_said_so_often_and_no_caption_else_is_lost(limit: int, seed: int) -> None:
+    decoder, regions = make_decoder(seed), some_regions(2)
+    config = replace(PLAIN, beam=5 * 4**3, maximum_length=4, content_limit=limit)
+    found = beam_search(decoder, regions, config, best=5, content=CONTENT)
+    for image in range(2):
+        everything = exhaustive(decoder, regions[image], config)
+        expected = [pair for pair in everything if max(content_counts(pair[1])) <= limit][:5]
+        assert [hypothesis.ids for hypothesis in found[image]] == [ids for _, ids in expected]
+        for hypothesis, (score, _) in zip(found[image], expected, strict=True):
+            assert hypothesis.score == pytest.approx(score)
+
+
+def test_a_limit_needs_the_words() -> None:
+    with pytest.raises(ValueError, match="content_limit is 1; it needs the words of the vocabulary"):
+        beam_search(make_decoder(), some_regions(1), replace(PLAIN, content_limit=1))
+
+
+def test_content_words_are_found_in_a_vocabulary() -> None:
+    found = ContentWords.find(["<pad>", "<start>", "<end>", "<unk>", "a", "dogs", "dog", "of", "red"])
+    assert found.groups.tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 2]
+    assert found.members.tolist() == [[PAD, PAD], [5, 6], [8, PAD]]
+    nothing = ContentWords.find(["<pad>", "<start>", "<end>", "<unk>", "a"])
+    assert nothing.members.tolist() == [[PAD]]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -114,6 +153,9 @@ def test_a_wide_beam_is_exhaustive(power: float, seed: int) -> None:
         {"beam": 4, "groups": 2, "diversity": 0.0},
         {"beam": 3, "groups": 3, "diversity": 2.0},
         {"beam": 6, "groups": 2, "diversity": 5.0, "no_repeat": 2},
+        {"beam": 3, "content_limit": 1},
+        {"beam": 4, "groups": 2, "content_limit": 1, "minimum_length": 2},
+        {"beam": 5, "content_limit": 2},
     ],
 )
 @pytest.mark.parametrize("best", [1, 2])
@@ -122,7 +164,7 @@ def test_beams_are_those_of_the_textbook(values: dict[str, float], best: int) ->
     best, count = min(best, config.beam), 0
     for seed in range(3):
         decoder, regions = make_decoder(seed), some_regions(3, seed)
-        for image, found in enumerate(beam_search(decoder, regions, config, best)):
+        for image, found in enumerate(beam_search(decoder, regions, config, best, CONTENT)):
             groups = Textbook(decoder, regions[image], config).search(best)
             places = itertools.zip_longest(*(group[: config.beam // config.groups] for group in groups))
             mixed = [each for place in places for each in sorted(filter(None, place), reverse=True)]
@@ -309,3 +351,33 @@ def test_bad_settings_name_the_value(values: dict[str, object], message: str) ->
 def test_more_captions_than_beams_is_an_error() -> None:
     with pytest.raises(ValueError, match="best is 4; a beam of 3 gives 1 to 3 captions"):
         beam_search(make_decoder(), some_regions(1), PLAIN, best=4)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("place", ["embedding.weight", "output.bias", "from_hidden.weight", "from_context.weight"])
+@pytest.mark.parametrize(("method", "groups"), [("beam", 1), ("beam", 2), ("sample", 1)])
+def test_a_search_ends_whatever_the_scores_are(value: float, place: str, method: str, groups: int) -> None:
+    decoder, steps = make_decoder(), []
+    with torch.no_grad():
+        decoder.get_parameter(place).view(-1)[-1] = value
+    config = SearchConfig(method, beam=4, groups=groups, maximum_length=6)
+    found: list[list[Hypothesis]] = []
+    with suppress(NotFinite):
+        found = search(decoder, some_regions(3), config, seeds=[1, 2, 3], check=lambda: steps.append(1))
+    assert all(found)
+    assert len(steps) <= config.maximum_length + 1
+
+
+@pytest.mark.parametrize("method", ["beam", "sample"])
+def test_a_search_under_way_can_be_ended(method: str) -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise TimeoutError("late")
+
+    config = SearchConfig(method, minimum_length=10, maximum_length=20, no_repeat=0)
+    with pytest.raises(TimeoutError, match="late"):
+        search(make_decoder(), some_regions(2), config, seeds=[1, 2], check=check)
+    assert len(calls) == 3

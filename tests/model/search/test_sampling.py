@@ -14,6 +14,7 @@ from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.randomness import Randomness
 from captioner.model.search.beam import search
+from captioner.model.search.next_words import ContentWords
 from captioner.model.search.sampling import draw_words, pick, roll_out, sample
 
 
@@ -195,6 +196,35 @@ def test_samples_follow_their_seed_alone() -> None:
         assert not Counter(hypothesis.ids for hypothesis in fewer) - Counter(words[image])
     (other,) = sample(decoder, regions[:1], SAMPLE, [99], 4)
     assert [hypothesis.ids for hypothesis in other] != words[0]
+
+
+def test_samples_under_a_limit_are_as_frequent_as_what_is_left_is_probable() -> None:
+    decoder, regions = make_decoder(1, words=7), some_regions(1)
+    # Words 4 and 5 are one content word; 6 is none.
+    content = ContentWords(torch.tensor([0, 0, 0, 0, 1, 1, 0]), torch.tensor([[PAD, PAD], [4, 5]]))
+    config = replace(SAMPLE, maximum_length=3, content_limit=1)
+    expected: dict[tuple[int, ...], float] = {}
+
+    def follow(said: tuple[int, ...], probability: float) -> None:
+        if len(said) == 3:
+            expected[said] = probability
+            return
+        with torch.no_grad():
+            logits = decoder(regions, torch.tensor([[[START, *said, PAD]]])).logits[0, 0, -1]
+        once = 4 in said or 5 in said
+        shares = logits[[END, 6] if once else [END, 4, 5, 6]].softmax(dim=0).tolist()
+        expected[said] = probability * shares.pop(0)
+        for word, share in zip((6,) if once else (4, 5, 6), shares, strict=True):
+            follow((*said, word), probability * share)
+
+    follow((), 1.0)
+    (drawn,) = sample(decoder, regions, config, [3], 4000, content)
+    counts = Counter(hypothesis.ids for hypothesis in drawn)
+    assert counts.keys() <= expected.keys()
+    for ids, probability in expected.items():
+        assert counts[ids] / 4000 == pytest.approx(probability, abs=0.03)
+    assert sum(expected.values()) == pytest.approx(1)
+    assert max(expected.values()) < 0.9, "too sure to tell anything"
 
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])

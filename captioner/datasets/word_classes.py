@@ -7,6 +7,10 @@ words, not for parsing a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from captioner.datasets.vocabulary import SPECIALS
+
 # Words in their base form. Nouns without the plurals that the rules below undo, verbs in the infinitive and in the
 # forms that no rule makes of it.
 _LISTS = {
@@ -245,3 +249,17 @@ def is_content(word: str) -> bool:
     return (
         word_class(word) not in _FORM_CLASSES and word not in _EMPTY and any(character.isalnum() for character in word)
     )
+
+
+def content_groups(words: Sequence[str]) -> list[int]:
+    """Return a number of each word: above 0 and shared with its plural for a content word, 0 for others and markers."""
+    groups: dict[str, int] = {}
+    return [
+        groups.setdefault(_singular(word), len(groups) + 1) if word not in SPECIALS and is_content(word) else 0
+        for word in words
+    ]
+
+
+def _singular(word: str) -> str:
+    """Return the word that this one is a plural or a form of, where the list has it."""
+    return word if word in _KNOWN else _base(word) or word

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from captioner.evaluation.analysis.object_names import CATEGORIES, find_mentions
+from captioner.datasets.object_names import CATEGORIES, find_mentions
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from captioner.evaluation.analysis.object_names import CATEGORIES
-from captioner.evaluation.analysis.word_classes import _LISTS, CLASSES, word_class
+from captioner.datasets.object_names import CATEGORIES
+from captioner.datasets.word_classes import _LISTS, CLASSES, content_groups, word_class
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,30 @@ def test_categories_of_objects_are_nouns() -> None:
     names = [name for name in CATEGORIES if " " not in name and name != "orange"]
     assert {name for name in names if word_class(name) not in ("person", "animal", "object")} == set()
     assert set(map(word_class, names)) <= set(CLASSES)
+
+
+def test_content_words_are_numbered_with_their_plurals() -> None:
+    words = [
+        "<pad>",
+        "<start>",
+        "<end>",
+        "<unk>",
+        "a",
+        "dog",
+        "on",
+        "dogs",
+        "table",
+        "tables",
+        "the",
+        "bench",
+        "side",
+        "benches",
+        "grass",
+        "red",
+        "zyzzyva",
+    ]
+    groups = dict(zip(words, content_groups(words), strict=True))
+    assert [word for word, group in groups.items() if not group] == [*words[:5], "on", "the", "side"]
+    assert groups["dog"] == groups["dogs"] != groups["table"] == groups["tables"]
+    assert groups["bench"] == groups["benches"]
+    assert len({groups[word] for word in ("dog", "table", "bench", "grass", "red", "zyzzyva")}) == 6

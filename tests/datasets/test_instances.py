@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.evaluation.analysis.instances import MALFORMED_BOX, instance_files, read_instances
+from captioner.datasets.instances import MALFORMED_BOX, instance_files, read_instances
 
 CATEGORIES = [{"id": 1, "name": "person"}, {"id": 18, "name": "dog"}]
 IMAGES = [{"id": 7, "width": 640, "height": 480}, {"id": 8, "width": 100, "height": 200}]
