@@ -23,7 +23,7 @@ from captioner.commands.overlay import add_overlay
 from captioner.commands.schema import add_schema
 from captioner.commands.serve import add_serve
 from captioner.commands.streams import fill_closed_streams
-from captioner.commands.train import add_train
+from captioner.commands.train import add_compare, add_recipes, add_train
 
 COMMANDS = (
     add_caption,
@@ -32,9 +32,11 @@ COMMANDS = (
     add_describe,
     add_features,
     add_train,
+    add_compare,
     add_evaluate,
     add_export,
     add_models,
+    add_recipes,
     add_inspect,
     add_encoders,
     add_schema,

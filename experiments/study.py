@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from captioner.evaluation.tables import label
 
-RECIPE = Path(__file__).parent / "flickr8k-soft.yaml"
+RECIPE = "flickr8k-soft"
 # For all trainings: half as wide as the recipe's and a fifth as long, so that all of them fit into an hour or so
 # of one core.
 SHORT = ["epochs=2", "self_critical.epochs=0", "decoder.hidden=256", "decoder.regions=256", "attention.width=256"]
@@ -66,7 +66,7 @@ def train(name: str, changes: Sequence[str], options: argparse.Namespace) -> Non
         return
     settings = [f"data.root={options.data}", *([f"data.features={options.features}"] if options.features else [])]
     resume = ["--resume"] if (run / "last").exists() else []
-    command = [sys.executable, "-m", "captioner", "train", str(RECIPE), *settings, *SHORT, *changes, *options.settings]
+    command = [sys.executable, "-m", "captioner", "train", RECIPE, *settings, *SHORT, *changes, *options.settings]
     options.runs.mkdir(parents=True, exist_ok=True)
     with (options.runs / f"{folder_name(name)}.log").open("a") as log:
         command += ["--run", str(run), *resume]

@@ -158,7 +158,7 @@ WRONG_USAGE = [
     ("features x --size -3", "-3"),
     (f"features {EXAMPLES} --layer top", "encoder layer is 'top'; choose from"),
     (f"features {EXAMPLES} --engine torch --device abacus --out out", "device is 'abacus'; choose from auto, cpu"),
-    ("train", "CONFIG.yaml; see `captioner train --help`"),
+    ("train", "RECIPE; see `captioner train --help`"),
     ("evaluate x", "--out; see `captioner evaluate --help`"),
     ("evaluate x --out out", "there is nothing to evaluate; name a model"),
     ("evaluate coco-soft x --out out --device abacus", "device is 'abacus'"),

@@ -1,4 +1,4 @@
-"""What an installation must bring: types that other people's checkers see, and packages without known holes."""
+"""What an installation must bring: recipes, types that other people's checkers see, packages without known holes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from packaging.version import Version
 MODULES = {"pillow": "PIL", "pyyaml": "yaml", "pytest-xdist": "xdist"}
 
 
-def test_types_are_visible_from_outside() -> None:
+def test_recipes_and_types_are_there_outside() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     assert (ROOT / "captioner" / "py.typed").is_file()
     assert "py.typed" in settings["options.package_data"]["captioner"].split()
+    assert {"recipes/*.yaml", "pretrained/*/*"} <= set(settings["options.package_data"]["captioner"].split())
     # With this an editable install is a path; without it an import hook, which no type checker can follow.
     assert settings["options"]["package_dir"].strip() == "= ."
 

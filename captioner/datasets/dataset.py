@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from captioner.datasets import readers
+from captioner.datasets import own_captions, parquet, readers
 from captioner.datasets.annotations import (
     IMAGE_KINDS,
     LINE_KINDS,
@@ -26,6 +27,7 @@ from captioner.datasets.annotations import (
 )
 from captioner.datasets.vocabulary import tokenize
 from captioner.files import write_whole
+from captioner.images.finding import find_images
 
 __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "Problems", "load_dataset"]
 
@@ -85,13 +87,15 @@ class CaptionDataset:
 class Format:
     """An annotation format: one line on what it looks like, its recogniser and its reader.
 
-    A format that is not `automatic` is used only when asked for by name.
+    A format that is not `automatic` is used only when asked for by name; one that is `last` only where no other is
+    recognised, as it takes looking through all files.
     """
 
     looks_like: str
     recognises: Callable[[Path], object]
     read: Callable[[Path], Reading]
     automatic: bool = True
+    last: bool = False
 
 
 def _coco_format(year: str) -> Format:
@@ -123,9 +127,20 @@ FORMATS = {
         readers.read_karpathy,
     ),
     "metadata": Format(
-        "metadata.jsonl or metadata.csv with file_name, text and perhaps split",
-        readers.metadata_files,
-        readers.read_metadata,
+        "metadata.jsonl or metadata.csv with file_name, text and perhaps split, here or in train/, validation/, test/",
+        own_captions.metadata_files,
+        own_captions.read_metadata,
+    ),
+    "parquet": Format(
+        "train-00000-of-00001.parquet and the like, also in data/, with image and text",
+        parquet.parquet_files,
+        parquet.read_parquet,
+    ),
+    "txt": Format(
+        "images with a text file beside each, cat.txt beside cat.jpg",
+        own_captions.has_texts,
+        own_captions.read_texts,
+        last=True,
     ),
 }
 
@@ -169,7 +184,13 @@ def _choose_format(root: Path, asked: str | None) -> str:
         if not FORMATS[asked].recognises(root):
             raise ValueError(f"{root} is not of the format {asked}, which looks like {FORMATS[asked].looks_like}")
         return asked
-    found = [name for name, candidate in FORMATS.items() if candidate.automatic and candidate.recognises(root)]
+    automatic = {name: candidate for name, candidate in FORMATS.items() if candidate.automatic}
+    found = [name for name, candidate in automatic.items() if not candidate.last and candidate.recognises(root)]
+    if not found:
+        found = [name for name, candidate in automatic.items() if candidate.last and candidate.recognises(root)]
+    if not found and any(find_images([root], recursive=True)):
+        add = "a metadata.csv or metadata.jsonl with file_name and text, or a text file beside each image"
+        raise ValueError(f"{root} has images but no captions that are known; add {add}")
     if not found:
         formats = "; ".join(f"{name}: {candidate.looks_like}" for name, candidate in FORMATS.items())
         raise ValueError(f"no known data set in {root}, expected one of these: {formats}")
@@ -221,7 +242,9 @@ def _check_tolerance(root: Path, reading: Reading, tolerance: float) -> None:
         if unusable <= tolerance * total:
             continue
         counts = ", ".join(f"{problems.count(kind)} x {kind}" for kind in kinds if problems.count(kind))
-        first = problems.first(*kinds)[: Problems.kept]
+        # Of lines that are wrong in the same way, as where a file is not UTF-8, the first is enough.
+        alike = {re.sub(r"\d+", "", problem.detail): problem for problem in reversed(problems.first(*kinds))}
+        first = [problem for problem in problems.first(*kinds) if problem in alike.values()][: Problems.kept]
         examples = "; ".join(f"{problem.where}: {problem.detail}" for problem in first)
         raise ValueError(
             f"{unusable} of {total} {what} in {root} are unusable ({unusable / total:.1%}, "

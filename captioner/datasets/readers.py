@@ -1,4 +1,4 @@
-"""Readers of annotation files, one function per format.
+"""Readers of the annotation files of published data sets, one function per format; own_captions.py has the others.
 
 A reader looks at annotation files only. Whether the images exist, how many problems are too many and which split an
 image falls into where the files name none is decided in `captioner.datasets.dataset`.
@@ -7,11 +7,9 @@ image falls into where the files name none is decided in `captioner.datasets.dat
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -28,7 +26,6 @@ from captioner.datasets.annotations import (
     read_lines,
     shown,
 )
-from captioner.files import parse_json
 
 FLICKR8K_LISTS = {"train": "trainImages", "val": "devImages", "test": "testImages"}
 FLICKR8K_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
@@ -37,7 +34,6 @@ KARPATHY_FOLDERS = (
     "", "images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr8k_images", "flickr8k-images",
     "flickr30k_images", "flickr30k-images", "Flickr30k", "flickr30k",
 )  # fmt: skip
-SPLIT_ALIASES = {"training": "train", "validation": "val", "valid": "val", "dev": "val"}
 
 
 def flickr8k_text_folder(root: Path) -> Path | None:
@@ -231,72 +227,6 @@ def _read_karpathy_sentence(sentence: object, where: str, image: ListedImage, re
 def _are_words(tokens: list[object]) -> bool:
     words = [token for token in tokens if isinstance(token, str)]
     return len(words) == len(tokens) and is_text(" ".join(words))
-
-
-def metadata_files(root: Path) -> list[Path]:
-    """Return the files metadata.jsonl and metadata.csv that lie in the folder."""
-    return [path for path in (root / "metadata.jsonl", root / "metadata.csv") if path.is_file()]
-
-
-def read_metadata(root: Path) -> Reading:
-    """Read one's own metadata.jsonl or metadata.csv: `file_name`, `text` and, on every line or on none, `split`."""
-    path = _only(metadata_files(root))
-    reading = Reading(root.resolve().name)
-    read = _csv_records if path.suffix == ".csv" else _json_records
-    records = list(read(root, path, reading))
-    splits_expected = any(record.get("split") not in (None, "") for _, record in records)
-    for where, record in records:
-        reference, split = path_inside(record.get("file_name")), _split_name(record.get("split"))
-        if reference is None:
-            found = shown(record.get("file_name"))
-            reading.malformed(where, f"expected a 'file_name' that stays inside the folder, found {found}")
-        elif splits_expected and split is None:
-            found = shown(record.get("split"))
-            reading.malformed(where, f"expected the name of a 'split', as there are some, found {found}")
-        else:
-            image = reading.image(ListedImage(reference, split, reference, where, ("",)))
-            if (caption := reading.usable_caption(record.get("text"), where)) is not None:
-                image.captions.append(caption)
-    return reading
-
-
-def _split_name(value: object) -> str | None:
-    name = value.strip().lower() if is_text(value) else ""
-    return SPLIT_ALIASES.get(name, name) or None
-
-
-def _json_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, line in read_lines(root, path, reading):
-        try:
-            record = parse_json(line, "it")
-        except ValueError as error:
-            reading.malformed(where, str(error).removeprefix("it is "))
-            continue
-        if isinstance(record, dict):
-            yield where, record
-        else:
-            reading.malformed(where, f"expected an object, found {shown(record)}")
-
-
-def _csv_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
-    columns: list[str] = []
-    for where, line in read_lines(root, path, reading):
-        try:
-            # One line at a time, so that an unbalanced quote cannot swallow the lines after it.
-            fields = next(csv.reader([line], strict=True))
-        except csv.Error as error:
-            reading.malformed(where, f"not valid CSV: {error}")
-            continue
-        if not columns:
-            columns = [column.strip() for column in fields]
-            reading.lines -= 1
-            if not {"file_name", "text"} <= set(columns):
-                found = ", ".join(columns)
-                raise ValueError(f"{path} has the columns {found}, expected file_name, text and perhaps split")
-        elif len(fields) != len(columns):
-            reading.malformed(where, f"{len(fields)} fields, expected {len(columns)}")
-        else:
-            yield where, dict(zip(columns, fields, strict=True))
 
 
 def _only(paths: list[Path]) -> Path:

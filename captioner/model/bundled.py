@@ -18,7 +18,7 @@ LARGEST_SCORE = 1e6
 SCORES = "scores.json"  # beside it, where the model was evaluated
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
-_HOW_TO = "train one with `captioner train experiments/flickr8k-soft.yaml` and name its folder"
+_HOW_TO = "train one with `captioner train flickr8k-soft` and name its folder"
 
 
 def bundled_models() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from captioner.files import read_lines
+from captioner.training.log import read_log
 
-LONGEST = 100_000  # bytes of a line of the log
 # Steps are noisy: each curve is also drawn as a mean over so many parts of the log.
 PARTS = 100
+LOSSES = (
+    "loss",
+    "cross_entropy",
+    "validation_loss",
+    "penalty",
+    "guide",
+    "objects",
+    "reinforce",
+    "self_critical",
+    "reward",
+)
 PANELS = (
-    ("loss", ("loss", "cross_entropy", "penalty", "guide", "objects", "reinforce", "self_critical", "reward")),
+    ("loss", LOSSES),
     ("scores in per cent", ("bleu1", "bleu2", "bleu3", "bleu4", "cider")),
     ("attention", ("attention_entropy", "residual", "movement")),
     ("learning rate", ("rate",)),
@@ -26,7 +35,7 @@ PANELS = (
 
 def draw_curves(log: Path, picture: Path) -> None:
     """Draw the numbers of a log.jsonl into a PNG; a log without lines gives empty panels."""
-    lines = [json.loads(line) for _, line in read_lines(log, longest=LONGEST) if line.endswith(b"}\n")]
+    lines = read_log(log)
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):

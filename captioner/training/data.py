@@ -244,11 +244,16 @@ def _with_distinct_names(sets: Sequence[CaptionDataset]) -> list[CaptionDataset]
 
 
 def _load(data: DataConfig) -> CaptionDataset:
+    if not Path(data.root).exists():
+        raise ValueError(f"{data.root} is not there; name the folder of the data set with data.root=PATH")
     return load_dataset(data.root, data.format, restval_to_train=data.restval_to_train, tolerance=data.tolerance)
 
 
 def _splits(data: DataConfig, dataset: CaptionDataset) -> _Split:
-    return dataset.split(data.train), dataset.split(data.validation)
+    try:
+        return dataset.split(data.train), dataset.split(data.validation)
+    except ValueError as error:
+        raise ValueError(f"{error}; name others with data.train=NAME and data.validation=NAME") from None
 
 
 def cache_root(data: DataConfig) -> Path:

@@ -22,3 +22,19 @@ class Listener(Protocol):
 
     def step(self, position: Position, batches: int, numbers: Numbers) -> None:
         """Take note of a step, one of so many batches of its epoch."""
+
+
+class Nobody:
+    """A listener that takes no note of anything."""
+
+    def say(self, text: str) -> None:
+        """Ignore it."""
+
+    def warn(self, text: str) -> None:
+        """Ignore it."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Ignore it."""
+
+    def step(self, position: Position, batches: int, numbers: Numbers) -> None:
+        """Ignore it."""

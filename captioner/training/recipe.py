@@ -19,6 +19,7 @@ from captioner.datasets.annotations import shown
 from captioner.files import read_whole
 from captioner.model.checks import SCALARS
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
+from captioner.training.bundled_recipes import bundled_recipes, find_recipe
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,
@@ -140,12 +141,12 @@ def longer_than_run(recipe: Recipe, steps: int, rewarded: int) -> list[str]:
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe from a YAML file, over the one its `base` names, and apply overrides such as epochs=3.
+    """Read a recipe, a bundled one by name or a YAML file, over the one its `base` names; apply overrides (epochs=3).
 
     An override's key is dotted (decoder.hidden=256) and its value YAML. One data set of several is named by its number
     (data.0.root=PATH), a single one needs none (data.root=PATH).
     """
-    path = Path(path)
+    path = find_recipe(path)
     values = _read_file(path)
     for override in overrides:
         values = _apply(override, values)
@@ -198,7 +199,9 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(base, str):
         raise ValueError(f"{path}: base is {_described(base)}; expected text, the name of another file")
-    merged: dict[str, Any] = _merge(_read_file(path.parent / base, (*above, path)), values)
+    beside = path.parent / base
+    file = find_recipe(base) if base in bundled_recipes() and not beside.exists() else beside
+    merged: dict[str, Any] = _merge(_read_file(file, (*above, path)), values)
     return merged
 
 

@@ -7,11 +7,12 @@ resumes from a checkpoint does what the uninterrupted one would have done, to th
 from __future__ import annotations
 
 import math
+import os
 import resource
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,13 @@ from captioner.training.batches import Batch, EpochPlan
 from captioner.training.checkpoints import CheckpointWriter
 from captioner.training.criterion import Numbers
 from captioner.training.data import read_batches
-from captioner.training.listener import Listener
+from captioner.training.listener import Listener, Nobody
+from captioner.training.log import OnLog
 from captioner.training.objects import BatchObjects, ObjectFinder
+from captioner.training.pages.run_page import PAGE, Length, RunPage
 from captioner.training.recipe import Recipe, longer_than_run
 from captioner.training.regions import Inputs, RegionReader
+from captioner.training.resuming import check_extension, check_settings
 from captioner.training.rewards import Rewards
 from captioner.training.run_folder import RunFolder
 from captioner.training.start import start_run
@@ -44,42 +48,53 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its best score and the folder of that model."""
+    """How a run ended: its best score, the epoch (from 1) and the folder of that model."""
 
     metric: str
     best: float | None
+    best_epoch: int | None
     folder: Path
     steps: int
 
 
 def train(
     recipe: Recipe,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
-    processes: Processes,
-    listener: Listener,
+    processes: Processes | None = None,
+    listener: Listener | None = None,
+    on_log: OnLog | None = None,
+    track: Sequence[str] = (),
     device: str = "cpu",
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Train what `recipe` says into the run folder, or resume the run there; return how it ended.
 
-    `stop` is asked between steps, in every process; once it is True in one, all is saved and Stopped is raised.
+    `on_log` is called with every line of the log, a dict, in the first process; `track` names `TRACKERS` that are told
+    too. `stop` is asked between steps, in every process; once it is True in one, all is saved and Stopped is raised.
     """
+    processes, listener = processes or Processes(), listener or Nobody()
     if recipe.precision == "float16" and not device.startswith("cuda"):
         raise ValueError(f"precision float16 needs a CUDA device, not {device}; choose bfloat16 or float32")
     allow(recipe.attention.score, recipe.encoder.name)  # whoever trains a recipe means the modules that it names
-    with RunFolder(folder) as run:
+    with RunFolder(Path(folder), on_log) as run:
         if run.has_run():
             if not resume:
                 hint = "add --resume to continue it, or name another with --run"
                 raise ValueError(f"{folder} has a run already; {hint}")
-            run.check_settings(recipe)
+            check_settings(recipe, run.settings(), run.folder)
+            if run.can_resume():
+                extended = check_extension(recipe, run.settings(), run.progress(run.last), run.folder)
+                if extended is not None and processes.is_first:
+                    listener.say(extended)
             if processes.is_first:
                 run.hold()
         training = _Training(recipe, run, processes, listener, device, stop)
         with closing(training.data):
-            return training.run_all()
+            training.start_trackers(track)
+            with training.page_of_it():
+                return training.run_all()
 
 
 class _Training:
@@ -115,6 +130,36 @@ class _Training:
             raise KeyboardInterrupt  # caches keep what is done, and nothing else has begun
         self.listener.progress(what, done, total)
 
+    def start_trackers(self, names: Sequence[str]) -> None:
+        """Let trackers be told of the log; one that is not installed is warned of."""
+        for name in dict.fromkeys(names) if self.processes.is_first else ():
+            try:
+                self.run.track(name, self.recipe)
+            except ImportError as error:
+                self.listener.warn(f"{error}; training goes on without it")
+
+    @contextmanager
+    def page_of_it(self) -> Iterator[None]:
+        """Keep run.html up to date, and let it tell in the end how the run ended."""
+        recipe, steps = self.recipe, 0
+        for first, count in ((0, recipe.epochs), (recipe.epochs, recipe.self_critical.epochs)):
+            steps += count * len(self._plan(first)) if count else 0
+        if not self.processes.is_first:
+            yield
+            return
+        page = RunPage(self.run.folder, recipe, Length(recipe.epochs + recipe.self_critical.epochs, steps))
+        self.run.trackers.append(page)
+        self.listener.say(f"{self.run.folder / PAGE} shows how it goes")
+        state = "failed"
+        try:
+            yield
+            state = "finished"
+        except (Stopped, KeyboardInterrupt):
+            state = "stopped"
+            raise
+        finally:
+            page.write(state)
+
     # ------------------------------------------------------------------------------------------------ the run
 
     def run_all(self) -> Outcome:
@@ -138,7 +183,8 @@ class _Training:
         if start is not None and best is not None and best <= start:
             compared = f"{best:.1f} against {start:.1f}"
             self.listener.warn(f"no epoch is better than the start: {recipe.validation.metric} {compared}")
-        return Outcome(recipe.validation.metric, self.position.best, self.run.best, self.position.step)
+        best_epoch = None if self.position.best is None else self.run.progress(self.run.best)["epoch"] + 1
+        return Outcome(recipe.validation.metric, self.position.best, best_epoch, self.run.best, self.position.step)
 
     def _warn_of_lengths(self) -> None:
         epochs, more = self.recipe.epochs, self.recipe.self_critical.epochs
@@ -244,7 +290,7 @@ class _Training:
                 for each in self.data.validation:
                     read = partial(reader.read_set, each, device=self.device)
                     arguments = (self.learner.decoder, self.data.vocabulary, each, search, self.processes)
-                    found.append(validate(*arguments, read=read, tick=self._tick))
+                    found.append(validate(*arguments, read=read, loss=self.recipe.loss, tick=self._tick))
         except Stopped:
             self.checkpoints.save_last(self.position)
             raise

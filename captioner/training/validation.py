@@ -1,20 +1,24 @@
-"""Free-running validation: captions searched for as in use, scored against the references of the same images."""
+"""Validation: captions searched for as in use and scored against references, and the loss of these references."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from captioner.datasets.dataset import CaptionedImage
-from captioner.datasets.vocabulary import Vocabulary
+from captioner.datasets.vocabulary import PAD, Vocabulary
 from captioner.evaluation.analysis.diagnostics import STILL, total_variation
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.losses import word_losses
 from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
@@ -22,6 +26,7 @@ from captioner.training.data import TrainingData, ValidationSet
 from captioner.training.listener import Listener
 from captioner.training.recipe import Recipe
 from captioner.training.run_folder import RunFolder
+from captioner.training.settings import LossConfig
 
 BATCH = 64  # images
 ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor | Regions]
@@ -29,7 +34,7 @@ ReadRegions = Callable[[Sequence[CaptionedImage]], Tensor | Regions]
 
 @dataclass(frozen=True)
 class Findings:
-    """What validation found: scores in per cent, and the caption of each image."""
+    """What validation found: scores in per cent, the loss of the references, and the caption of each image."""
 
     scores: dict[str, float]
     hypotheses: list[Hypothesis]
@@ -48,22 +53,62 @@ def validate(
     processes: Processes,
     *,
     read: ReadRegions,
+    loss: LossConfig | None = None,
     tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> Findings:
     """Search for a caption of each image, shared among the processes with each image once, and score them all.
 
-    `read` gives the regions (B, L, D) of images, on the decoder's device. `tick` is called with the images done and all
-    after each batch, equally often in every process, and may raise to stop.
+    `read` gives the regions (B, L, D) of images, on the decoder's device. The loss of the references is the cross
+    entropy that `loss` asks for, as in training but without dropout and penalty. `tick` is called with the images done
+    and all after each batch, equally often in every process, and may raise to stop.
     """
+    loss = loss or LossConfig()
     mine = validation.images[processes.rows()]
     found: list[Hypothesis] = []
+    sums = np.zeros(4)
     for start in range(0, -(-len(validation.images) // processes.count), BATCH):
         if images := mine[start : start + BATCH]:
-            found += [best for (best,) in beam_search(decoder, read(images), config)]
+            regions = read(images)
+            found += [best for (best,) in beam_search(decoder, regions, config)]
+            sums += _sum_losses(decoder, regions, images, vocabulary, loss.smoothing)
         tick(len(found), len(mine))
-    parts = processes.gather([_on_cpu(hypothesis) for hypothesis in found])
-    hypotheses = [parts[index % processes.count][index // processes.count] for index in range(len(validation.images))]
-    return Findings(_score(validation.images, hypotheses, vocabulary), hypotheses)
+    parts = processes.gather([[_on_cpu(hypothesis) for hypothesis in found], sums.tolist()])
+    hypotheses = [
+        parts[index % processes.count][0][index // processes.count] for index in range(len(validation.images))
+    ]
+    losses, nll, words, captions = np.sum([part[1] for part in parts], axis=0).tolist()
+    scores = _score(validation.images, hypotheses, vocabulary)
+    scores["validation_loss"] = losses / (captions if loss.reduction == "sum" else words)
+    scores["perplexity"] = math.exp(min(nll / words, 700.0))  # beyond which no float goes
+    return Findings(scores, hypotheses)
+
+
+@torch.no_grad()
+def _sum_losses(
+    decoder: Decoder,
+    regions: Tensor | Regions,
+    images: Sequence[CaptionedImage],
+    vocabulary: Vocabulary,
+    smoothing: float,
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return sums over all captions of images, regions (B, L, D): losses, negative log likelihoods, words, captions.
+
+    One caption of each image at a time, the longest first: scores of all words of all of them would be a great many.
+    """
+    encoded = [
+        sorted((vocabulary.encode(words) for words in image.tokenized()), key=len, reverse=True) for image in images
+    ]
+    sums = np.zeros(4)
+    for number in range(max(map(len, encoded))):
+        captions = [ids[number] if number < len(ids) else [] for ids in encoded]
+        longest = max(map(len, captions))
+        padded = [[*ids, *[PAD] * (longest - len(ids))] for ids in captions]
+        caption_ids = torch.tensor(padded, device=regions.device).unsqueeze(1)  # (B, 1, T + 1)
+        mask = caption_ids[:, :, 1:] != PAD  # (B, 1, T)
+        logits = decoder(regions, caption_ids, mask=mask).logits  # (W, V)
+        losses, nll = word_losses(logits, caption_ids[:, :, 1:][mask], smoothing)  # (W,)
+        sums += [losses.sum().item(), nll.sum().item(), len(losses), sum(map(bool, captions))]
+    return sums
 
 
 class ValidationReporter:
@@ -82,9 +127,13 @@ class ValidationReporter:
         collapsed = False
         for validation, findings in zip(self.data.validation, found, strict=True):
             scores, name = findings.scores, {"set": validation.name} if len(found) > 1 else {}
-            self.run.log({"step": step, "epoch": epoch + 1, **name, **scores, "seconds": round(seconds, 1)})
+            folder = f"epoch-{epoch + 1:03d}" + (f"/{validation.name}" if len(found) > 1 else "")
+            line = {"step": step, "epoch": epoch + 1, **name, **scores, "images": len(validation.images)}
+            samples = self._draw(folder, validation, findings)
+            self.run.log(line | {"seconds": round(seconds, 1)} | ({"samples": samples} if samples else {}))
             shown = ", ".join(f"{key} {scores[key]:.1f}" for key in ("bleu1", "bleu4", "cider"))
-            self.listener.say(f"epoch {epoch + 1}: {validation.name} {shown} ({seconds:.0f} s)")
+            loss = f"loss {scores['validation_loss']:.3f}"
+            self.listener.say(f"epoch {epoch + 1}: {validation.name} {shown}, {loss} ({seconds:.0f} s)")
             if findings.is_collapsed and self.recipe.attention.mode != "none":
                 if warn and not collapsed:
                     self.listener.warn(
@@ -92,16 +141,14 @@ class ValidationReporter:
                         f"{scores['movement']:.1%} of the weights move"
                     )
                 collapsed = True
-            folder = f"epoch-{epoch + 1:03d}" + (f"/{validation.name}" if len(found) > 1 else "")
-            self._draw(folder, validation, findings)
         self.run.draw_curves()
         return collapsed
 
-    def _draw(self, folder: str, validation: ValidationSet, findings: Findings) -> None:
-        """Draw word grids of images spread over the set."""
+    def _draw(self, folder: str, validation: ValidationSet, findings: Findings) -> list[dict[str, Any]]:
+        """Draw word grids of images spread over the set; return what the log tells of them."""
         count = min(self.recipe.validation.overlays, len(validation.images))
         chosen = [index * len(validation.images) // count for index in range(count)]
-        self.run.draw_overlays(
+        return self.run.draw_overlays(
             folder,
             [validation.images[index] for index in chosen],
             [findings.hypotheses[index] for index in chosen],

@@ -58,7 +58,7 @@ def test_help_tells_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
         main(["train", "--help"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert all(part in text for part in ("CONFIG.yaml", "KEY=VALUE", "(default: runs/NAME)", "(default: auto)"))
+    assert all(part in text for part in ("RECIPE", "KEY=VALUE", "(default: runs/NAME)", "(default: auto)"))
     assert "None" not in text
 
 
@@ -82,7 +82,9 @@ def test_settings_may_come_before_and_after_options(config: str, capsys: pytest.
 def test_a_run_goes_where_it_is_told_and_says_how_it_ended(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", config]) == 0
     captured = capsys.readouterr()
-    assert re.fullmatch(r"runs/toy/best: the best model, bleu4 \d+\.\d, after 8 steps\n", captured.out)
+    assert re.fullmatch(
+        r"runs/toy/best: the best model of epoch [12], bleu4 \d+\.\d; trained for 8 steps\n", captured.out
+    )
     assert "epoch 1: data bleu1 " in captured.err
     assert "%" not in captured.err.replace("% of the weights", "")  # no bar where there is no terminal
     assert not Path("features").exists()
@@ -137,8 +139,53 @@ def test_a_run_that_is_there_is_not_begun_again(config: str, capsys: pytest.Capt
     capsys.readouterr()
     told = errors_of([config, "epochs=1"], capsys)
     assert all(part in told for part in ("captioner: runs/toy has a run", "--resume", "--run"))
-    told = errors_of([config, "--resume"], capsys)
-    assert all(part in told for part in ("captioner: runs/toy was begun with epochs 1, not 2", "--run"))
+    told = errors_of([config, "--resume", "decoder.hidden=9"], capsys)
+    assert "captioner: runs/toy was begun with decoder.hidden 12, not 9" in told
+    assert all(part in told for part in ("--run", "may change epochs"))
+
+
+def test_a_run_that_resumes_keeps_its_settings_and_epochs_extends_it(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", config, "epochs=1", "decoder.hidden=9"]) == 0
+    capsys.readouterr()
+    assert main(["train", config, "--resume"]) == 0  # finished: nothing is left to do
+    captured = capsys.readouterr()
+    kept = "runs/toy keeps the settings that it was begun with: epochs 1, not 2; decoder.hidden 9, not 12\n"
+    assert captured.err.startswith(kept)
+    assert "the best model of epoch 1" in captured.out
+    assert main(["train", config, "--resume", "epochs=3"]) == 0
+    captured = capsys.readouterr()
+    assert "epochs: 3 instead of 1, and the learning rate follows the schedule of that many\n" in captured.err
+    assert captured.out.endswith("trained for 12 steps\n")
+    assert load_recipe("runs/toy/settings.yaml").decoder.hidden == 9
+
+
+def test_recipes_are_listed_and_an_unknown_one_lists_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["recipes"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^flickr8k-soft +Flickr8k with soft attention", listed, re.MULTILINE)
+    assert all(len(line) <= 100 for line in listed.splitlines())
+    assert "unknown recipe 'x'; choose from coco-fast, " in errors_of(["x"], capsys)
+    assert main(["train", "flickr8k-soft", "data.root=elsewhere", "--show"]) == 0
+    assert "root: elsewhere" in capsys.readouterr().out
+
+
+def test_two_runs_are_compared_on_a_page(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, hidden in (("one", 12), ("two", 9)):
+        arguments = [config, "epochs=1", f"decoder.hidden={hidden}", "--run", name]
+        assert main(["train", *arguments]) == 0
+    capsys.readouterr()
+    assert main(["compare", "one", "two", "--out", "pages/both.html"]) == 0
+    assert capsys.readouterr().out == "pages/both.html\n"
+    assert "decoder.hidden" in Path("pages/both.html").read_text(encoding="utf-8")
+    assert main(["compare", "one"]) == 2
+    assert "name two or more" in capsys.readouterr().err
+    assert main(["compare", "one", "nowhere"]) == 1
+    assert "nowhere is not there; expected a folder with settings.yaml" in capsys.readouterr().err
 
 
 def test_a_bad_image_and_collapsed_attention_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,10 +234,11 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(
     captured = capsys.readouterr()
     assert captured.out == ""
     told = "stopped; everything is in runs/toy/last, and --resume continues from there\n"
-    assert captured.err == STOPPING + told
+    assert captured.err == "runs/toy/run.html shows how it goes\n" + STOPPING + told
+    assert "stopped; --resume continues it" in Path("runs/toy/run.html").read_text(encoding="utf-8")
     assert 3 <= len(read_log(Path("runs/toy"))) < 8
     assert main(["train", config, "--resume"]) == 0
-    assert "after 8 steps" in capsys.readouterr().out
+    assert "trained for 8 steps" in capsys.readouterr().out
     run_toy(load_recipe(config), tmp_path / "whole")
     assert_same_runs(Path("runs/toy"), tmp_path / "whole")
 

@@ -12,7 +12,6 @@ from helpers.data_folders import (
     coco,
     flickr8k,
     karpathy,
-    metadata,
     write_image,
 )
 
@@ -262,88 +261,4 @@ def test_two_karpathy_files_in_one_folder_are_an_error(tmp_path):
     karpathy(tmp_path)
     karpathy(tmp_path, "dataset_flickr8k.json", filepath=None)
     with pytest.raises(ValueError, match=r"dataset_coco\.json and dataset_flickr8k\.json: keep only one"):
-        load_dataset(tmp_path)
-
-
-# --- metadata
-
-
-def test_metadata_jsonl_with_several_lines_an_image(tmp_path):
-    lines: list[dict[str, object]] = [
-        {"file_name": "pictures/a.jpg", "text": "A dog", "split": "train"},
-        {"file_name": "./pictures/a.jpg", "text": "One dog", "split": "train"},
-        {"file_name": "b.jpg", "text": "A cat", "split": "validation"},
-        {"file_name": "c.jpg", "text": "A cow", "split": "zoo"},
-    ]
-    metadata(tmp_path, lines)
-    dataset = load_dataset(tmp_path)
-    assert (dataset.format, dataset.name) == ("metadata", tmp_path.name)
-    assert dataset.splits() == {"train": 1, "val": 1, "zoo": 1}
-    assert captions_by_name(dataset)["pictures/a.jpg"] == ("A dog", "One dog")
-    assert not (tmp_path / "splits.json").exists()
-
-
-def test_metadata_image_with_two_splits_is_in_both(tmp_path):
-    metadata(
-        tmp_path,
-        [
-            {"file_name": "a.jpg", "text": "A dog", "split": "train"},
-            {"file_name": "a.jpg", "text": "One dog", "split": "test"},
-        ],
-    )
-    dataset = load_dataset(tmp_path)
-    assert [(image.split, image.captions) for image in dataset.images] == [
-        ("train", ("A dog",)),
-        ("test", ("One dog",)),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"{broken",
-        b"[]",
-        b'{"file_name": "a.jpg"}',
-        b'{"file_name": "a.jpg", "text": 5, "split": "train"}',
-        b'{"file_name": "a.jpg", "text": "no split"}',
-        b'{"file_name": "a.jpg", "text": "odd split", "split": 3}',
-        b'{"file_name": "../outside.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "a/../../outside.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "..\\\\outside.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "/etc/outside.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "C:/outside.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "a\\u0000b/c.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "\\ud800.jpg", "text": "x", "split": "train"}',
-        b'{"file_name": "", "text": "x", "split": "train"}',
-        b'{"file_name": 7, "text": "x", "split": "train"}',
-        b'{"file_name": "a.jpg", "text": "\xfc", "split": "train"}',
-    ],
-)
-def test_metadata_bad_line_is_counted_and_left_out(tmp_path, line):
-    path = metadata(tmp_path, [{"file_name": "a.jpg", "text": "A dog", "split": "train"}])
-    write_image(tmp_path.parent / "outside.jpg")
-    path.write_bytes(path.read_bytes() + line)
-    dataset = load_dataset(tmp_path, tolerance=0.5)
-    assert dataset.problems.counts() == {"malformed line": 1}
-    assert dataset.problems.first("malformed line")[0].where == "metadata.jsonl:2"
-    assert captions_by_name(dataset) == {"a.jpg": ("A dog",)}
-
-
-def test_metadata_csv(tmp_path):
-    for name in "ab":
-        write_image(tmp_path / f"{name}.jpg")
-    content = (
-        '\ufefftext,file_name,split,extra\n"A dog, running",a.jpg,train,1\n'
-        '"unclosed,a.jpg,train,1\nA cat,b.jpg,test,2\ntoo,few\nA cow,b.jpg,,3\nA hen,b.jpg,test,"4\n'
-    )
-    (tmp_path / "metadata.csv").write_bytes(content.replace("\n", "\r\n").encode())
-    dataset = load_dataset(tmp_path, tolerance=0.7)
-    assert captions_by_name(dataset) == {"a.jpg": ("A dog, running",), "b.jpg": ("A cat",)}
-    wheres = sorted(problem.where for problem in dataset.problems.first("malformed line"))
-    assert wheres == [f"metadata.csv:{number}" for number in (3, 5, 6, 7)]
-
-
-def test_metadata_csv_without_the_columns_is_an_error(tmp_path):
-    (tmp_path / "metadata.csv").write_text("image,caption\na.jpg,A dog\n")
-    with pytest.raises(ValueError, match="columns image, caption, expected file_name, text"):
         load_dataset(tmp_path)

@@ -57,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
     features = folder.parent / "features"
     settings = [f"data.root={ROOT / 'data' / 'examples'}", f"data.features={features}", *TRAINED["tiny"]]
-    assert main(["train", str(ROOT / "experiments" / "tiny.yaml"), *settings, "--run", str(folder), "--quiet"]) == 0
+    assert main(["train", "tiny", *settings, "--run", str(folder), "--quiet"]) == 0
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Every recipe in experiments/ builds its model and learns from data in the format that it is meant for."""
+"""Every bundled recipe builds its model and learns from data in the format that it is meant for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig
 from captioner.model.decoder import make_decoder
 from captioner.model.encoders.encoder import Encoder, load_encoder
+from captioner.training import bundled_recipes
 from captioner.training.recipe import load_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+RECIPES = sorted(bundled_recipes.RECIPES.glob("*.yaml"))
 CAPTIONS = [f"a {kind} dog runs over the grass" for kind in ("small", "brown", "fast", "small", "brown")]
 
 

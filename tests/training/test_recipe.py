@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from helpers.photo_folders import ROOT
 
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
+from captioner.training.bundled_recipes import RECIPES, bundled_recipes, find_recipe
 from captioner.training.recipe import Recipe, load_recipe, recipe_from_dict, recipe_to_dict, to_yaml
 from captioner.training.settings import (
     BatchConfig,
@@ -19,7 +22,6 @@ from captioner.training.settings import (
     TuningConfig,
 )
 
-RECIPES = Path(__file__).parents[2] / "experiments"
 NAMES = [
     *(f"{data}-{recipe}" for data in ("flickr8k", "coco") for recipe in ("soft", "hard", "paper-soft", "paper-hard")),
     *("coco-tuned", "coco-fast", "coco-fast-tuned", "coco-flickr8k", "flickr8k-from-coco", "finetune", "tiny"),
@@ -68,7 +70,37 @@ def unlike_default() -> Recipe:
 
 
 def test_every_recipe_is_there() -> None:
-    assert sorted(path.stem for path in RECIPES.glob("*.yaml")) == sorted(NAMES)
+    assert list(bundled_recipes()) == sorted(NAMES)
+    assert not list((ROOT / "experiments").glob("*.yaml"))  # one place only
+
+
+def test_a_recipe_is_found_by_name_and_a_file_where_its_path_says_so() -> None:
+    write("epochs: 3\ndata: {root: mine}", "tiny")
+    assert find_recipe("tiny") == RECIPES / "tiny.yaml"
+    assert load_recipe("flickr8k-soft").data[0].root == "data/flickr8k"
+    assert load_recipe("./tiny").epochs == 3
+    assert load_recipe(Path("tiny")).epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("flickr8k-sotf", r"unknown recipe 'flickr8k-sotf' \(did you mean flickr8k-soft\?\); choose from coco-fast, "),
+        ("x", "unknown recipe 'x'; choose from coco-fast, coco-fast-tuned, .*, tiny, or name a YAML file"),
+        ("experiments/tiny.yaml", "experiments/tiny.yaml is not there; the recipe tiny comes with captioner"),
+        ("mine.yaml", "mine.yaml is not there"),
+        ("my/recipe", "my/recipe is not there"),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_told(name: str, message: str) -> None:
+    assert re.match(message, message_of(name))
+
+
+def test_a_base_may_be_a_bundled_recipe() -> None:
+    assert load_recipe(write("base: tiny\nepochs: 9")).encoder == load_recipe("tiny").encoder
+    assert load_recipe(write("base: tiny\nepochs: 9")).epochs == 9
+    Path("tiny").write_text("epochs: 3\ndata: {root: mine}")
+    assert load_recipe(write("base: tiny")).data[0].root == "mine"  # a file beside comes first
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +108,7 @@ def test_every_recipe_loads_and_tells_how_to_run_it(name: str) -> None:
     path = RECIPES / f"{name}.yaml"
     recipe = load_recipe(path, ["data.0.root=somewhere"])
     assert recipe.data[0].root == "somewhere"
-    assert f"# captioner train experiments/{name}.yaml" in path.read_text(encoding="utf-8")
+    assert f"# captioner train {name}" in path.read_text(encoding="utf-8")
     if name != "tiny":
         assert recipe.attention.mode == ("hard" if name.endswith("-hard") else "soft")
         assert recipe.data[0].restval_to_train == name.startswith("coco")
@@ -306,7 +338,8 @@ MISTAKES = [
     ("data: {root: a, tolerance: 2}", "data.tolerance is 2.0; it is a share from 0 to 1"),
     (
         "data: {root: a, format: xml}",
-        "data.format is 'xml'; choose from flickr8k, captions-txt, coco, coco2014, coco2017, karpathy, metadata",
+        "data.format is 'xml'; choose from flickr8k, captions-txt, coco, coco2014, coco2017, karpathy, metadata, "
+        "parquet, txt",
     ),
     ("vocabulary: {minimum_count: 0}", "vocabulary.minimum_count is 0; it must be at least 1"),
     ("loss: {smoothing: 1.2}", "loss.smoothing is 1.2; it is a share from 0 to below 1"),

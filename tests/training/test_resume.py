@@ -192,7 +192,6 @@ def test_saving_every_few_steps_changes_nothing_but_what_a_crash_loses(data: Pat
     ("changes", "message"),
     [
         ({"seed": 1}, "seed 0, not 1"),
-        ({"epochs": 3}, "epochs 1, not 3"),
         ({"decoder": {"hidden": 13}}, "decoder.hidden 12, not 13"),
         ({"optimiser": {"rate": 0.5}}, "optimiser.rate 0.01, not 0.5"),
         ({"attention": {"mode": "hard"}}, "attention.mode 'soft', not 'hard'"),
@@ -202,9 +201,25 @@ def test_saving_every_few_steps_changes_nothing_but_what_a_crash_loses(data: Pat
 def test_other_settings_are_refused(changes: dict[str, Any], message: str, data: Path, tmp_path: Path) -> None:
     run_toy(toy_recipe(data, epochs=1), tmp_path / "run", stop=at_step(2))
     before = (tmp_path / "run" / "log.jsonl").read_bytes()
-    with pytest.raises(ValueError, match=rf"^\S*run was begun with {message}; .*--run$"):
+    with pytest.raises(ValueError, match=rf"^\S*run was begun with {message}; .*--run \("):
         run_toy(toy_recipe(data, **{"epochs": 1, **changes}), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
+
+
+def test_a_finished_run_is_extended(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "run")
+    assert first is not None
+    assert first.best_epoch == 1
+    outcome, recorder = run_toy(toy_recipe(data, epochs=3), tmp_path / "run", resume=True)
+    assert outcome is not None
+    assert [position.step for position, _, _ in recorder.steps] == list(range(5, 13))
+    assert recorder.said[0].startswith("epochs: 3 instead of 1, and the learning rate follows")
+    validations = [line for line in read_log(tmp_path / "run") if "bleu4" in line]
+    assert [line["epoch"] for line in validations] == [1, 2, 3]
+    best = max(validations, key=lambda line: line["bleu4"])
+    assert (outcome.best_epoch, outcome.best) == (best["epoch"], pytest.approx(best["bleu4"]))
+    with pytest.raises(ValueError, match=r"run has trained 3 epochs already; epochs=2 is fewer$"):
+        run_toy(toy_recipe(data, epochs=2), tmp_path / "run", resume=True)
 
 
 def test_where_things_lie_may_change(data: Path, tmp_path: Path) -> None:

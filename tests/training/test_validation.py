@@ -20,6 +20,7 @@ from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
 from captioner.training.data import ValidationSet
+from captioner.training.settings import LossConfig
 from captioner.training.validation import Findings, validate
 
 L, D = 4, 6
@@ -99,6 +100,27 @@ def test_scores_are_those_of_the_captions_that_are_searched_for(batch: int) -> N
         if steps:
             moves.append(sum(steps) / len(steps))
     assert found.scores["movement"] == pytest.approx(np.mean(moves))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_the_loss_is_that_of_the_references(batch: int, reduction: str) -> None:
+    own, cache = make_set()
+    images = (replace(IMAGES[0], captions=IMAGES[0].captions[:1]), *IMAGES[1:])  # not all have as many
+    found = validate_toy(replace(own, images=images), loss=LossConfig(reduction=reduction, smoothing=0.1))
+    decoder, losses, likelihoods = make_decoder(), [], []
+    for image in images:
+        regions = torch.from_numpy(cache.known[image.file_name]).float()[None]  # (1, L, D)
+        for words in image.tokenized():
+            ids = torch.tensor(VOCABULARY.encode(words))[None, None]  # (1, 1, T + 1)
+            with torch.no_grad():
+                scores = decoder(regions, ids).logits[0, 0].log_softmax(-1)  # (T, V)
+            nll = -scores.gather(1, ids[0, 0, 1:, None])[:, 0]  # (T,)
+            losses.append(0.9 * nll - 0.1 * scores.mean(-1))
+            likelihoods.append(nll)
+    count = len(losses) if reduction == "sum" else sum(map(len, losses))
+    expected = float(torch.cat(losses).sum()) / count
+    assert found.scores["validation_loss"] == pytest.approx(expected, rel=1e-5)
+    assert found.scores["perplexity"] == pytest.approx(float(torch.cat(likelihoods).mean().exp()), rel=1e-5)
 
 
 class Shared(Processes):

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-_VOID = frozenset({"img", "br", "hr"})
+_VOID = frozenset({"img", "input", "br", "hr"})
 _LINE = re.compile(r"[^\S\N{NO-BREAK SPACE}]+")
 _STRAY = re.compile(r" (?=[.,;:!?](?: |$))")  # the space that tokenized captions have before a full stop
 
