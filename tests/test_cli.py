@@ -119,7 +119,7 @@ CAT = str(EXAMPLES / "cat.jpg")
 WRONG_USAGE = [
     ("", "COMMAND; see `captioner --help`"),
     ("paint", "invalid choice: 'paint'"),
-    ("caption", "PATH; see `captioner caption --help`"),
+    ("caption", "name images, folders or archives; see `captioner caption --help`"),
     (f"caption {CAT} --loud", "--loud; see `captioner caption --help`"),
     *(
         (f"caption {CAT} --{flag}", f"--{flag} needs --out DIR")

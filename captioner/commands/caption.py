@@ -56,7 +56,7 @@ def run_caption(options: argparse.Namespace) -> int:
     if options.seed is not None and not options.sample:
         raise UsageError("--seed needs --sample")
     if not options.paths and not options.corrections:
-        raise UsageError("nothing to caption; name images, folders or archives")
+        raise UsageError("nothing to caption: name images, folders or archives; see `captioner caption --help`")
     captioning = replace(read_search(options), heads=options.attention == "all")
     output = read_output(options)
     if options.corrections:

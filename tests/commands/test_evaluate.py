@@ -99,7 +99,7 @@ def test_one_model(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
             "captions.jsonl has captions with beam 5, not 2; choose another folder",
         ),
         (["one", "data", "--length-power", "1"], "has captions with length_power 0.9, not 1.0"),
-        (["two", "data"], "captions.jsonl has captions by another model "),
+        (["two", "data"], "captions.jsonl has captions by one, not two; choose another folder"),
         (["one", "data", "--split", "train"], "has captions of other images (data data, split test, digest "),
     ):
         assert evaluate(*more, "--out", str(out)) == 1

@@ -68,7 +68,7 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", READMES, ids=name_of)
 def test_the_commands_of_a_readme_run(path: Path, world: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = [each for block in read_blocks(path) if block.language == "sh" for each in read_commands(block)]
-    asked = [each for each in commands if each.startswith("curl ")]
+    asked = [each for each in commands if re.search(r"(^|\| )curl ", each)]
     for command in commands:
         if why_not(command):
             check_options(command)
@@ -137,7 +137,7 @@ def with_server(commands: list[str]) -> None:
         for command in commands:
             asked = command.replace("http://127.0.0.1:8000", found[0])
             assert asked != command
-            request = [*shlex.split(asked), "--silent", "--show-error", "--fail"]
+            request = ["bash", "-o", "pipefail", "-c", f"{asked} --silent --show-error --fail"]
             subprocess.run(request, stdout=subprocess.DEVNULL, check=True)
     finally:
         server.terminate()

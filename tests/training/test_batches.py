@@ -222,7 +222,7 @@ def test_a_large_corpus_is_small() -> None:
 def make_cache(folder: Path, names: list[str], shape: tuple[int, int]) -> RegionCache:
     """A cache as it lies on disk, whose rows are holes in a file: zeros that take no room."""
     folder.mkdir()
-    identity = {"format": 1, "grid": [1, shape[0]], "dimensions": shape[1]}
+    identity = {"format": 1, "grid": [1, shape[0]], "dimensions": shape[1], "preprocessing": {}}
     (folder / "cache.json").write_text(json.dumps(identity))
     with (folder / "index.jsonl").open("w") as index:
         for row, name in enumerate(names):

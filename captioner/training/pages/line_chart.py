@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from captioner.evaluation.report.html import Html, tag
 
@@ -33,7 +33,9 @@ def line_chart(title: str, curves: Sequence[Curve], *, steps: float = 0, digits:
 
     A legend tells their last values, with so many `digits` after the point; none are for 1.00e-04.
     """
-    curves = [curve for curve in curves if curve.points]
+    # A loss that is not finite has no place on an axis.
+    drawn = [replace(each, points=[(x, y) for x, y in each.points if math.isfinite(y)]) for each in curves]
+    curves = [curve for curve in drawn if curve.points]
     if not curves:
         return None
     xs = [x for curve in curves for x, _ in curve.points]

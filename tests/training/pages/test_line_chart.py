@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 
 import pytest
@@ -20,6 +21,12 @@ def read_points(chart: str) -> list[list[tuple[float, float]]]:
 def test_nothing_gives_no_chart() -> None:
     assert line_chart("Loss", []) is None
     assert line_chart("Loss", [Curve("a", [])]) is None
+
+
+def test_a_value_that_is_not_finite_has_no_place() -> None:
+    points = [(1.0, 2.0), (2.0, math.nan), (3.0, math.inf), (4.0, 1.0)]
+    assert line_chart("loss", [Curve("train", points)]) == line_chart("loss", [Curve("train", [points[0], points[3]])])
+    assert line_chart("loss", [Curve("train", points[1:3])]) is None
 
 
 def test_curves_lie_within_the_axes_and_rise_upwards() -> None:
