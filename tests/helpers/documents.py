@@ -78,7 +78,8 @@ def write_world(folder: Path) -> Path:
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "data" / "examples").symlink_to(EXAMPLES)
     photos = sorted(EXAMPLES.glob("*.jpg"))
-    (folder / "photo.jpg").write_bytes((EXAMPLES / "coffee.jpg").read_bytes())
+    for name, example in (("photo.jpg", "coffee.jpg"), ("a.jpg", "cat.jpg"), ("b.jpg", "rocket.jpg")):
+        (folder / name).write_bytes((EXAMPLES / example).read_bytes())
     _write_own(folder / "photos", photos)
     correction = {"image": "photos/cat.jpg", "caption": "Our cat asleep on the red sofa."}
     (folder / "corrections.jsonl").write_text(json.dumps(correction) + "\n")
