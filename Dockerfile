@@ -7,8 +7,10 @@
 # --index-url. Without it the image is 4 GB larger, by the CUDA libraries that torch brings along.
 FROM python:3.12-slim
 
-ARG TORCH_INDEX=https://pypi.org/simple
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" 'torch>=2.5' 'torchvision>=0.20'
+ARG TORCH_INDEX=""
+# The lower bounds of setup.cfg, as everywhere.
+# hadolint ignore=DL3013
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} 'torch>=2.11' 'torchvision>=0.26'
 
 # What the package is built from, and nothing else: see .dockerignore.
 COPY setup.cfg pyproject.toml README.md LICENSE /source/
