@@ -31,7 +31,7 @@ def run_models(options: argparse.Namespace) -> int:
 
 def models_table(models: list[ModelSummary], default: Path | None = None) -> list[str]:
     """Return the lines of a table of models; the one in the folder `default` is marked."""
-    rows = [("model", "attention", "encoder", "words", "MB", "scored on", *COLUMNS.values())]
+    rows = [("model", "attention", "encoder", "words", "MB", "speed", "scored on", *COLUMNS.values())]
     for model in models:
         evaluation = model.evaluation or {"scores": {}, "protocol": None}
         protocol = evaluation["protocol"]
@@ -42,9 +42,13 @@ def models_table(models: list[ModelSummary], default: Path | None = None) -> lis
                 model.encoder,
                 f"{model.words:,}",
                 f"{model.size / 1e6:.1f}",
+                ABSENT if model.speed is None else f"{model.speed:.2f}",
                 f"{protocol['data']} {protocol['split']} ({protocol['images']:,})" if protocol else ABSENT,
                 *(f"{evaluation['scores'][key]:.1f}" if key in evaluation["scores"] else ABSENT for key in COLUMNS),
             )
         )
     lines = Table(rows, wide=tuple(range(len(rows[0])))).to_text().split("\n")
-    return [*lines, "* the default"] if any(model.folder == default for model in models) else lines
+    notes = ["* the default"] if any(model.folder == default for model in models) else []
+    if any(model.speed is not None for model in models):
+        notes.append("speed: images per second, as a share of the fastest bundled model's")
+    return [*lines, *notes]

@@ -16,6 +16,7 @@ LARGEST_MANIFEST = 16_000_000  # bytes; a model of ten thousand words has a hund
 LARGEST_SCORES = 16_000_000  # bytes of what an evaluation tells
 LARGEST_SCORE = 1e6
 SCORES = "scores.json"  # beside it, where the model was evaluated
+SPEEDS = "speed.json"  # images per second of all bundled models, measured in one run by a benchmark
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
 DEFAULT = "coco-tuned"
 _HOW_TO = "train one with `captioner train flickr8k-soft` and name its folder"
@@ -30,7 +31,8 @@ def bundled_models() -> list[str]:
 class ModelSummary:
     """What there is to say about a model without loading it.
 
-    `attention` is its mode, `size` its bytes on disk, `evaluation` what `captioner evaluate` found, where it was asked.
+    `attention` is its mode, `size` its bytes on disk, `evaluation` what `captioner evaluate` found, where it was asked,
+    `speed` its images per second as a share of the fastest bundled model's, where that was measured.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ModelSummary:
     words: int
     size: int
     evaluation: dict[str, Any] | None
+    speed: float | None = None
 
 
 def summarise(folder: Path) -> ModelSummary:
@@ -48,8 +51,16 @@ def summarise(folder: Path) -> ModelSummary:
         case {"encoder": {"name": str(encoder)}, "attention": {"mode": str(mode)}, "vocabulary": {"words": [*words]}}:
             size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
             evaluation = read_evaluation(folder / SCORES) if (folder / SCORES).exists() else None
-            return ModelSummary(model_name(folder), folder, encoder, mode, len(words), size, evaluation)
+            speed = relative_speed(folder.name) if folder.resolve().parent == PRETRAINED.resolve() else None
+            return ModelSummary(model_name(folder), folder, encoder, mode, len(words), size, evaluation, speed)
     raise ValueError(f"{folder} is damaged: {MANIFEST} has no encoder, attention or vocabulary")
+
+
+def relative_speed(name: str) -> float | None:
+    """Return a bundled model's images per second as a share of the fastest one's, None where it was not measured."""
+    path = PRETRAINED / SPEEDS
+    rates = read_json_object(path, most=LARGEST_SCORES) if path.exists() else {}
+    return rates[name] / max(rates.values()) if name in rates else None
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

@@ -95,9 +95,9 @@ def test_the_commands_export_and_list(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "shipped")]) == 0
     exported = capsys.readouterr().out.splitlines()
     assert exported[0].split() == [
-        "model", "attention", "encoder", "words", "MB", "scored", "on", "BLEU-1", "BLEU-4", "METEOR", "CIDEr"
+        "model", "attention", "encoder", "words", "MB", "speed", "scored", "on", "BLEU-1", "BLEU-4", "METEOR", "CIDEr"
     ]  # fmt: skip
-    assert exported[1].split() == ["shipped", "soft", "efficientnet-lite0", "11", "0.0", *"-----"]
+    assert exported[1].split() == ["shipped", "soft", "efficientnet-lite0", "11", "0.0", *"------"]
     metrics = write_metrics(tmp_path / "metrics.json", load_checkpoint(tmp_path / "shipped").digest)
     assert main(["export", str(tmp_path / "shipped"), str(tmp_path / "again"), "--scores", str(metrics)]) == 0
     assert (tmp_path / "again" / SCORES).is_file()

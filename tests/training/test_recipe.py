@@ -24,7 +24,16 @@ from captioner.training.settings import (
 
 NAMES = [
     *(f"{data}-{recipe}" for data in ("flickr8k", "coco") for recipe in ("soft", "hard", "paper-soft", "paper-hard")),
-    *("coco-tuned", "coco-fast", "coco-fast-tuned", "coco-flickr8k", "flickr8k-from-coco", "finetune", "tiny"),
+    *(
+        "coco-tuned",
+        "coco-best",
+        "coco-fast",
+        "coco-fast-tuned",
+        "coco-flickr8k",
+        "flickr8k-from-coco",
+        "finetune",
+        "tiny",
+    ),
     "flickr8k-transformer",
 ]
 DECODER_KEYS = "embedding, hidden, regions, normalise, gate, deep_output, tied, dropout, region_dropout, "
@@ -85,8 +94,8 @@ def test_a_recipe_is_found_by_name_and_a_file_where_its_path_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("flickr8k-sotf", r"unknown recipe 'flickr8k-sotf' \(did you mean flickr8k-soft\?\); choose from coco-fast, "),
-        ("x", "unknown recipe 'x'; choose from coco-fast, coco-fast-tuned, .*, tiny, or name a YAML file"),
+        ("flickr8k-sotf", r"unknown recipe 'flickr8k-sotf' \(did you mean flickr8k-soft\?\); choose from coco-best, "),
+        ("x", "unknown recipe 'x'; choose from coco-best, coco-fast-tuned, .*, tiny, or name a YAML file"),
         ("experiments/tiny.yaml", "experiments/tiny.yaml is not there; the recipe tiny comes with captioner"),
         ("mine.yaml", "mine.yaml is not there"),
         ("my/recipe", "my/recipe is not there"),
