@@ -19,6 +19,7 @@ import captioner.training.start
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.config import EncoderConfig
 from captioner.model.decoder import make_decoder
+from captioner.model.encoders.backbones import TRANSFORMERS
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.training import bundled_recipes
 from captioner.training.recipe import load_recipe
@@ -57,6 +58,10 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (text / "Flickr_8k.testImages.txt").write_text("")
     (text / "Flickr8k.token.txt").write_text("".join(tokens))
     write_json(coco / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    sizes = [{"id": image["cocoid"], "width": 64, "height": 48} for image in images]
+    dogs = [{"id": size["id"], "image_id": size["id"], "category_id": 18, "bbox": [8, 8, 32, 32]} for size in sizes]
+    boxes = {"images": sizes, "annotations": dogs, "categories": [{"id": 18, "name": "dog"}]}
+    write_json(coco / "annotations" / "instances_val2014.json", boxes)
     return {"flickr8k": flickr8k, "coco": coco, "photos": photos, "examples": EXAMPLES}
 
 
@@ -73,8 +78,8 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     for number, name in enumerate(names):
         regions = tmp_path_factory.getbasetemp() / f"regions-of-{name}"
         overrides += [f"data.{number}.root={stand_ins[name]}", f"data.{number}.features={regions}"]
-    fast = recipe.stem.startswith("coco-fast")
-    if "paper" in recipe.stem or fast:
+    transformer = load_recipe(recipe).encoder.name in TRANSFORMERS
+    if "paper" in recipe.stem or transformer:
         overrides.append("encoder.weights=random")  # the others come with the package
     if recipe.stem == "coco-fast-tuned":
         overrides.append("start=null")  # it begins from the run of another recipe
@@ -86,12 +91,13 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
     assert math.isfinite(numbers["loss"])
     assert numbers["skipped"] == 0
     assert ("reinforce" in numbers) == ("hard" in recipe.stem)
+    assert ("guided" in numbers) == (experiment.loss.guide > 0)
     assert all("there are only" in text for text in recorder.warned)  # these data sets are tiny
     if names != ["examples"]:  # of which an epoch has more than one step
         assert [what for what, _, _ in recorder.shown][-1] == "validation"
     checkpoint = load_checkpoint(tmp_path / "run" / "last")
     assert checkpoint.encoder.name == experiment.encoder.name
-    grid = 14 if "paper" in recipe.stem else 4 if names == ["examples"] else 6 if fast else 9
+    grid = 14 if "paper" in recipe.stem else 4 if names == ["examples"] else 6 if transformer else 9
     assert checkpoint.encoder_identity["grid"] == [grid, grid]
     assert len(checkpoint.vocabulary) > 8
     shutil.rmtree(tmp_path / "run")  # some are hundreds of megabytes

@@ -95,7 +95,7 @@ def test_a_recipe_is_found_by_name_and_a_file_where_its_path_says_so() -> None:
     ("name", "message"),
     [
         ("flickr8k-sotf", r"unknown recipe 'flickr8k-sotf' \(did you mean flickr8k-soft\?\); choose from coco-best, "),
-        ("x", "unknown recipe 'x'; choose from coco-best, coco-fast-tuned, .*, tiny, or name a YAML file"),
+        ("x", "unknown recipe 'x'; choose from coco-best, coco-fast, .*, tiny, or name a YAML file"),
         ("experiments/tiny.yaml", "experiments/tiny.yaml is not there; the recipe tiny comes with captioner"),
         ("mine.yaml", "mine.yaml is not there"),
         ("my/recipe", "my/recipe is not there"),
