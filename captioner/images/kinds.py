@@ -28,7 +28,7 @@ _DRAWINGS = {
     ".xcf",
 }
 _FILMS = {".mp4", ".mov", ".avi", ".mkv", ".m4v", ".webm", ".3gp"}
-_PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+_PACKED = (".tar.zst", ".tar.lz", ".7z", ".rar")
 
 CAN_READ_AVIF: bool = bool(features.check("avif"))
 CAN_READ_HEIF = find_spec("pillow_heif") is not None
