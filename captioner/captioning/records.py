@@ -275,7 +275,7 @@ def _find(name: str, archives: dict[str, dict[str, Source]]) -> Source:
     path = Path(name)
     if path.exists():
         return Source(name, path)
-    archive = next((each for each in path.parents if each.suffix.lower() in ARCHIVES and each.is_file()), None)
+    archive = next((each for each in path.parents if each.name.lower().endswith(ARCHIVES) and each.is_file()), None)
     if archive is None:
         return Source(name, path)  # opening it says that it is not there
     key = archive.as_posix()

@@ -33,8 +33,7 @@ def add_caption_arguments(parser: Any) -> None:
         "paths",
         nargs="*",
         metavar="PATH",
-        help="images, folders, tar and zip archives or glob patterns; - reads an image, or a list of paths, from "
-        "standard input",
+        help="images, folders, archives or glob patterns; - reads an image, or a list of paths, from standard input",
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
     parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")

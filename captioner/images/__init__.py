@@ -1,6 +1,6 @@
 """A file to pixels, and grid cells back to the file's own pixels.
 
-In: paths, bytes, Pillow images, arrays, tar and zip archives. Out: upright 8-bit RGB images, network inputs (S, S, 3)
+In: paths, bytes, Pillow images, arrays, and archives. Out: upright 8-bit RGB images, network inputs (S, S, 3)
 uint8, and the `Geometry` that leads from a region back to the original. Nothing else in the package opens image files.
 
 Read `opening.py` first, then `preprocessing.py`.

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import Protocol
 
 BLOCK = 512
 MAX_HEADER = 1 << 20  # bytes of a long name, or of a member's extended attributes
@@ -27,7 +27,8 @@ class ArchiveError(ValueError):
 class Member:
     """A file in an archive, named as it is there, undecodable bytes as surrogates; `size` bytes at `offset`.
 
-    Where it has no contents of its own, `problem` says so. That of a zip archive takes `packed` bytes there.
+    Where it has no contents of its own, `problem` says so. That of a zip archive takes `packed` bytes there; that of a
+    compressed tar archive is `streamed`, its offset that in the archive as it is unpacked.
     """
 
     name: str
@@ -36,6 +37,17 @@ class Member:
     problem: str | None = None
     packed: int | None = None
     deflated: bool = False
+    streamed: bool = False
+
+
+class Bytes(Protocol):
+    """What a tar archive is read from, forward only."""
+
+    def seek(self, position: int, /) -> object:
+        """Go to a place."""
+
+    def read(self, length: int, /) -> bytes:
+        """Return the next bytes, fewer only at the end."""
 
 
 def read_members(path: str | os.PathLike[str]) -> Iterator[Member]:
@@ -46,28 +58,32 @@ def read_members(path: str | os.PathLike[str]) -> Iterator[Member]:
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block at its opening already
         raise ArchiveError("not a regular file")
     with open(path, "rb") as file:
-        length = os.fstat(file.fileno()).st_size
-        given: dict[str, bytes] = {}  # what the headers before a member say of it
-        position = 0
-        while header := _read_header(file, position):
-            kind, start = header[156:157], position + BLOCK
-            is_extension = kind in (_LONG_NAME, _LONG_LINK, _ATTRIBUTES, _GLOBAL_ATTRIBUTES)
-            size = _number(header[124:136], 8) if is_extension or "size" not in given else _number(given["size"], 10)
-            has_contents = kind not in _LINKS + _EMPTY
-            if has_contents and start + size > length:
-                raise ArchiveError(f"truncated: the contents at byte {start:,} extend beyond its end")
-            position = start + (-(-size // BLOCK) * BLOCK if has_contents else 0)
-            if kind in (_LONG_NAME, _ATTRIBUTES):
-                given |= _read_attributes(file, kind, start, size)
-            elif not is_extension:
-                name = given.get("path") or _plain_name(header)
-                if kind not in _EMPTY and not name.endswith(b"/"):
-                    sparse = kind == _SPARSE or any(key.startswith("GNU.sparse") for key in given)
-                    yield _member(name, start, size, kind in _LINKS, sparse)
-                given = {}
+        yield from list_members(file, os.fstat(file.fileno()).st_size)
 
 
-def _read_header(file: IO[bytes], position: int) -> bytes | None:
+def list_members(file: Bytes, length: int | None = None) -> Iterator[Member]:
+    """Yield the members of an opened archive of `length` bytes, if that is known, as `read_members` does."""
+    given: dict[str, bytes] = {}  # what the headers before a member say of it
+    position = 0
+    while header := _read_header(file, position):
+        kind, start = header[156:157], position + BLOCK
+        is_extension = kind in (_LONG_NAME, _LONG_LINK, _ATTRIBUTES, _GLOBAL_ATTRIBUTES)
+        size = _number(header[124:136], 8) if is_extension or "size" not in given else _number(given["size"], 10)
+        has_contents = kind not in _LINKS + _EMPTY
+        if has_contents and length is not None and start + size > length:
+            raise ArchiveError(f"truncated: the contents at byte {start:,} extend beyond its end")
+        position = start + (-(-size // BLOCK) * BLOCK if has_contents else 0)
+        if kind in (_LONG_NAME, _ATTRIBUTES):
+            given |= _read_attributes(file, kind, start, size)
+        elif not is_extension:
+            name = given.get("path") or _plain_name(header)
+            if kind not in _EMPTY and not name.endswith(b"/"):
+                sparse = kind == _SPARSE or any(key.startswith("GNU.sparse") for key in given)
+                yield _member(name, start, size, kind in _LINKS, sparse)
+            given = {}
+
+
+def _read_header(file: Bytes, position: int) -> bytes | None:
     """Return the header at `position`, None at the archive's end."""
     file.seek(position)
     header = file.read(BLOCK)
@@ -106,7 +122,7 @@ def _plain_name(header: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-def _read_attributes(file: IO[bytes], kind: bytes, start: int, size: int) -> dict[str, bytes]:
+def _read_attributes(file: Bytes, kind: bytes, start: int, size: int) -> dict[str, bytes]:
     """Return what a header's contents say of the member that comes next."""
     if size > MAX_HEADER:
         raise ArchiveError(f"damaged: the header at byte {start - BLOCK:,} is {size:,} bytes; at most {MAX_HEADER:,}")

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from captioner.images.archives import ArchiveError, Member, read_members
+from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
+from captioner.images.compressed_archives import read_compressed_members
 from captioner.images.kinds import EXTENSIONS, unread_kind
 from captioner.images.sources import Source
 from captioner.images.zip_archives import read_zip_members
 
-ARCHIVES = (".tar", ".zip")
+_READERS: dict[str, Callable[[Path], Iterator[Member]]] = {
+    ".tar": read_members,
+    ".zip": read_zip_members,
+    **dict.fromkeys(COMPRESSED, read_compressed_members),
+}
+ARCHIVES = tuple(_READERS)  # how their names end
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -21,7 +28,7 @@ def find_images(
     paths: Iterable[str | os.PathLike[str]],
     *,
     recursive: bool = False,
-    extensions: Container[str] = EXTENSIONS,
+    extensions: Collection[str] = EXTENSIONS,
     leave_out: str | os.PathLike[str] | None = None,
     unread: Counter[str] | None = None,
 ) -> Iterator[Path]:
@@ -42,7 +49,7 @@ def find_images(
 def _walk(
     top: Path,
     recursive: bool,
-    extensions: Container[str],
+    extensions: Collection[str],
     leave_out: str | os.PathLike[str] | None,
     unread: Counter[str],
 ) -> Iterator[Path]:
@@ -50,6 +57,7 @@ def _walk(
     if leave_out is not None and os.path.isdir(leave_out) and not os.path.samefile(leave_out, top):
         status = os.stat(leave_out)
         visited.add((status.st_dev, status.st_ino))
+    endings = tuple(extensions)
     pending = [(top, True)]  # paths, and whether they are folders; the next one last
     while pending:
         path, is_folder = pending.pop()
@@ -71,7 +79,7 @@ def _walk(
                 is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
                 continue
-            is_image = os.path.splitext(entry.name)[1].lower() in extensions
+            is_image = entry.name.lower().endswith(endings)
             if entry.name.startswith("."):
                 continue
             if recursive if is_folder else is_image:
@@ -94,7 +102,7 @@ def find_sources(
     the reason, and so is what is no file at all. `unread` is as for `find_images`.
     """
     seen: set[bytes] = set()
-    extensions = EXTENSIONS | set(ARCHIVES)
+    extensions = (*EXTENSIONS, *ARCHIVES)
     for given in paths:
         if problem := _not_a_file(given):
             yield Source(os.fspath(given), Path(given), problem=problem)
@@ -102,7 +110,7 @@ def find_sources(
         for path in find_images(
             [given], recursive=recursive, extensions=extensions, leave_out=leave_out, unread=unread
         ):
-            is_archive = path.suffix.lower() in ARCHIVES and not path.is_dir()
+            is_archive = path.name.lower().endswith(ARCHIVES) and not path.is_dir()
             for source in _members(path) if is_archive else [Source(path.as_posix(), path)]:
                 if (key := source.identity) not in seen:
                     seen.add(key)
@@ -116,14 +124,14 @@ def _not_a_file(given: str | os.PathLike[str]) -> str | None:
         return f"a URL; download it first, or pipe it: curl -sL '{text}' | captioner caption -"
     kind = unread_kind(text)
     if kind == "compressed archive" and os.path.isfile(text):
-        return "a compressed archive; unpack it first and name the folder"
+        return "an archive of a kind that is not read; unpack it first and name the folder"
     return None
 
 
 def _members(archive: Path) -> Iterator[Source]:
-    is_zip = archive.suffix.lower() == ".zip"
+    read = next(read for ending, read in _READERS.items() if archive.name.lower().endswith(ending))
     try:
-        for member in read_zip_members(archive) if is_zip else read_members(archive):
+        for member in read(archive):
             if _is_image(member):
                 yield Source(
                     f"{archive.as_posix()}/{member.name}",
@@ -133,6 +141,7 @@ def _members(archive: Path) -> Iterator[Source]:
                     member.problem,
                     packed=member.packed,
                     deflated=member.deflated,
+                    streamed=member.streamed,
                 )
     except (ArchiveError, OSError, ValueError, OverflowError) as error:  # ValueError of a name that no file can have
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)

@@ -58,6 +58,7 @@ class Header:
     format: str
     width: int
     height: int
+    orientation: int | None = None  # EXIF's, where it is told elsewhere than in the image
 
     @property
     def pixels(self) -> int:

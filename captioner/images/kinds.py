@@ -11,6 +11,7 @@ from PIL import features
 _ALWAYS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
 _HEIF, _AVIF = {".heic", ".heif", ".hif"}, {".avif"}
 _RAW = {".nef", ".nrw", ".cr2", ".cr3", ".crw", ".dng", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw", ".3fr", ".iiq"}
+_PREVIEWED = {".nef", ".nrw", ".cr2", ".dng", ".arw", ".rw2", ".pef", ".srw"}  # by the JPEG in them
 _DRAWINGS = {
     ".psd",
     ".psb",
@@ -28,11 +29,11 @@ _DRAWINGS = {
     ".xcf",
 }
 _FILMS = {".mp4", ".mov", ".avi", ".mkv", ".m4v", ".webm", ".3gp"}
-_PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".7z", ".rar")
+_PACKED = (".tar.zst", ".tar.lz", ".7z", ".rar")
 
 CAN_READ_AVIF: bool = bool(features.check("avif"))
 CAN_READ_HEIF = find_spec("pillow_heif") is not None
-EXTENSIONS = frozenset(_ALWAYS | (_AVIF if CAN_READ_AVIF else set()) | (_HEIF if CAN_READ_HEIF else set()))
+EXTENSIONS = frozenset(_ALWAYS | _PREVIEWED | (_AVIF if CAN_READ_AVIF else set()) | (_HEIF if CAN_READ_HEIF else set()))
 _REASONS = {
     "HEIC": "pip install 'captioner[heif]' to read them",
     "AVIF": "this Pillow was built without AVIF",

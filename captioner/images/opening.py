@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, TypeVar
 
@@ -16,6 +16,7 @@ from captioner.files import one_line, printable
 from captioner.images.formats import open_reader, to_rgb
 from captioner.images.headers import FORMATS, Damaged, Header, announced_pixels, find_format, read_header
 from captioner.images.kinds import why_unread
+from captioner.images.raw_previews import find_preview
 from captioner.images.tiff_headers import check_directory
 
 Found = TypeVar("Found")
@@ -104,6 +105,7 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
     name = "image" if isinstance(source, bytes) else printable(os.fspath(source))
     try:
         data = source if isinstance(source, bytes) else _read_file(source)[0]
+        data, orientation = _preview(data) or (data, None)
         if (missing := why_unread(find_format(data))) is not None:
             raise NotAnImageError(name, missing)
         header = read_header(data)
@@ -117,7 +119,7 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
         _check_bytes(len(data), header.pixels)
-        return read(data, header)
+        return read(data, replace(header, orientation=orientation))
     except NotAnImageError:
         raise
     except Damaged as error:
@@ -125,6 +127,14 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
     except Exception as error:
         # Decoders meet damaged data with whatever exception comes up (struct.error, KeyError, SyntaxError, ...).
         raise ImageError(name, f"cannot be decoded: {one_line(error)}") from error
+
+
+def _preview(data: bytes) -> tuple[bytes, int | None] | None:
+    """Return the preview in a camera raw file and its orientation, None for any other file."""
+    try:
+        return find_preview(data, MAX_PIXELS)
+    except ValueError as error:
+        raise Damaged(str(error)) from None
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
@@ -173,20 +183,22 @@ def _decode(data: bytes, header: Header, at_least: int | None) -> Decoded:
         draft = image.draft(None, (at_least, at_least)) if at_least and header.format == "JPEG" else None
         image.load()
         if draft is None:
-            return Decoded(to_rgb(image), image.size, 1.0, _orientation(image))
+            return Decoded(to_rgb(image), image.size, 1.0, _orientation(image, header))
         # The last row and column of a reduced image may lie partly outside of it, as the draft's box tells.
-        return Decoded(to_rgb(image), size, size[0] / draft[1][2], _orientation(image))
+        return Decoded(to_rgb(image), size, size[0] / draft[1][2], _orientation(image, header))
 
 
 def _upright_size(data: bytes, header: Header) -> tuple[int, int]:
     with open_reader(data, header) as image:
         # Pillow turns a TIFF itself, and gives the size of the turned one from the start.
-        is_sideways = header.format != "TIFF" and _orientation(image) in _SIDEWAYS
+        is_sideways = header.format != "TIFF" and _orientation(image, header) in _SIDEWAYS
         width, height = image.size
         return (height, width) if is_sideways else (width, height)
 
 
-def _orientation(image: Image.Image) -> int:
+def _orientation(image: Image.Image, header: Header) -> int:
+    if header.orientation is not None:
+        return header.orientation
     try:
         block = image.info.get("exif") or bytes.fromhex("".join(image.info.get(_RAW_EXIF, "").split("\n")[3:]))
         if block:

@@ -12,6 +12,7 @@ from typing import Any
 
 from captioner.files import digest, printable
 from captioner.images.archives import ArchiveError
+from captioner.images.compressed_archives import read_compressed_member
 from captioner.images.opening import MAX_BYTES, ImageError, read_file
 from captioner.images.zip_archives import read_zip_member
 
@@ -56,6 +57,7 @@ class Source:
     problem: str | None = None  # why there is no image, where that is known already
     packed: int | None = None  # bytes that a member of a zip archive takes there
     deflated: bool = False  # they are compressed
+    streamed: bool = False  # the archive is compressed as a whole, and the offset is that in what it unpacks to
     contents: bytes | None = None  # of an image that came by itself, and not in a file
     stamp: Stamp | None = None  # of the file that was read
 
@@ -72,6 +74,8 @@ class Source:
             reason = f"{size / 1e6:,.0f} MB; at most {MAX_BYTES / 1e6:.0f} MB are read"
             raise ImageError(printable(self.name), reason)
         try:
+            if self.streamed:
+                return read_compressed_member(self.path, offset, self.size)
             with open(self.path, "rb") as file:
                 if self.packed is not None:
                     return read_zip_member(file, offset, self.size, self.packed, self.deflated)

@@ -9,11 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.tar_files import write_tar
 from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
 
 from captioner.captioning import xmp
@@ -126,7 +128,7 @@ def test_what_is_left_out_is_named_by_kind(
 ) -> None:
     monkeypatch.setattr("captioner.images.finding.EXTENSIONS", frozenset({".jpg"}))
     monkeypatch.setattr(kinds, "EXTENSIONS", frozenset({".jpg"}))
-    for name in ("a.heic", "b.HEIC", "c.nef", "d.psd", "notes.txt", "e.mp4", "f.tar.gz"):
+    for name in ("a.heic", "b.HEIC", "c.nef", "d.psd", "notes.txt", "e.mp4", "f.tar.zst"):
         (place / "photos" / name).touch()
     assert caption("photos", "-o", "out") == 0
     assert capsys.readouterr().err == (
@@ -140,14 +142,16 @@ def test_what_is_left_out_is_named_by_kind(
     [
         ("https://example.org/a.jpg", "https://example.org/a.jpg: a URL; download it first, or pipe it: curl -sL"),
         ("missing", "missing: no such file or folder"),
-        ("photos.tar.gz", "photos.tar.gz: a compressed archive; unpack it first"),
+        ("photos.7z", "photos.7z: an archive of a kind that is not read; unpack it first and name the folder"),
+        ("empty.tar.gz", "empty.tar.gz: empty file"),
         ("empty", "no images in empty; --recursive searches subfolders too"),
     ],
 )
 def test_what_cannot_be_captioned_is_told_before_a_model_loads(
     path: str, message: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place / "photos.tar.gz").touch()
+    for name in ("photos.7z", "empty.tar.gz"):
+        (place / name).touch()
     (place / "empty").mkdir()
     monkeypatch.setattr("captioner.captioning.captioner.load", lambda *_, **__: pytest.fail("a model was loaded"))
     assert caption(path) == 1
@@ -184,6 +188,47 @@ def test_zip_archives_are_folders_of_their_members(place: Path, capsys: pytest.C
         (place / "a.zip").write_bytes(whole[:length])
         (source,) = find_sources(["a.zip"])
         assert source.problem is not None
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"])
+def test_compressed_archives_are_captioned_as_plain_ones(
+    ending: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = {f"sub/{path.name}": path.read_bytes() for path in sorted((place / "photos").iterdir())}
+    write_tar(place / "plain.tar", photos | {"sub/notes.txt": b"no image"})
+    archive = place / f"packed{ending}"
+
+    def pack(members: dict[str, bytes]) -> None:
+        with tarfile.open(archive, f"w:{ending.removeprefix('.tar').lstrip('.t')}") as opened:
+            for name, contents in members.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(contents)
+                opened.addfile(member, io.BytesIO(contents))
+
+    pack(photos | {"sub/notes.txt": b"no image"})
+    assert caption("plain.tar", "-o", "plain") == 0
+    assert caption(archive.name, "-o", "out", "--overlays", "--format", "txt", "--attention") == 0
+    plain, packed = (read(place / folder / "captions.jsonl") for folder in ("plain", "out"))
+    assert {name.replace("plain.tar", archive.name): plain[name]["text"] for name in plain} == {
+        name: packed[name]["text"] for name in packed
+    }
+    assert (place / "out" / "overlays" / archive.name / "sub" / "0003.jpg.png").exists()
+    assert (place / "out" / "txt" / archive.name / "sub" / "0003.jpg.txt").exists()
+    capsys.readouterr()
+    os.utime(archive, (1, 1))  # the same contents at another time
+    assert caption(archive.name, "-o", "out", "--overlays", "--attention") == 0
+    assert "0 captioned, 4 skipped" in capsys.readouterr().out
+    names = list(photos)
+    pack({name: photos[name] for name in names[:2]} | {names[2]: photos[names[3]]})
+    assert caption(archive.name, "-o", "out", "--attention", "--prune") == 0
+    out = capsys.readouterr().out
+    assert ": 1 captioned" in out
+    assert "2 skipped, 0 failed, 1 gone" in out
+    after = read(place / "out" / "captions.jsonl")
+    assert list(after) == [f"{archive.name}/{name}" for name in names[:3]]
+    assert after[f"{archive.name}/{names[2]}"]["text"] == packed[f"{archive.name}/{names[3]}"]["text"]
+    assert main(["overlay", "--from", "out/captions.jsonl", "--out", "drawn"]) == 0
+    assert len(list((place / "drawn").rglob("*.png"))) == 3
 
 
 def test_sidecars_without_a_folder_resume(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
