@@ -35,6 +35,7 @@ class Caption:
     geometry: Geometry  # where the grid or the boxes lie on the original pixels
     source: ImageSource | None = None  # what it was made of
     heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
+    confidence: float | None = None  # 0..1, how likely people would accept it, where the model can tell
 
     def __post_init__(self) -> None:
         count = len(self.words)
@@ -43,6 +44,8 @@ class Caption:
                 raise ValueError(f"{name} has the shape {values.shape}; {count} words need ({count},)")
             if not np.all((values >= 0) & (values <= 1)):
                 raise ValueError(f"{name} is {values.tolist()}; each must be from 0 to 1")
+        if self.confidence is not None and not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence is {self.confidence}; it must be from 0 to 1")
         shape = self.attention.shape
         if len(shape) != 3 or shape[0] != count or 0 in shape[1:]:
             raise ValueError(f"attention has the shape {shape}; {count} words need ({count}, rows, columns)")
@@ -60,7 +63,8 @@ class Caption:
     def __repr__(self) -> str:
         rows, columns = self.attention.shape[1:]
         sure = f"{self.probabilities.mean():.2f}" if self.words else "none"
-        return f"Caption({self.text!r}, grid={rows}x{columns}, mean_probability={sure})"
+        accepted = "" if self.confidence is None else f", confidence={self.confidence:.2f}"
+        return f"Caption({self.text!r}, grid={rows}x{columns}, mean_probability={sure}{accepted})"
 
     def to_dict(self, *, attention: bool = True) -> dict[str, Any]:
         """Return plain values for JSON, as records hold them: rounded, with attention, gates and geometry or without.
@@ -74,6 +78,8 @@ class Caption:
             "probabilities": [_round(value) for value in self.probabilities.tolist()],
             "log_prob": _round(self.log_prob),
         }
+        if self.confidence is not None:
+            values["confidence"] = _round(self.confidence)
         if attention:
             values["attention"] = self.attention.astype(float).round(_GRID_DECIMALS).tolist()
             if self.heads is not None:
@@ -92,6 +98,7 @@ class Caption:
         words = tuple(map(str, values["words"]))
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
         heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
+        confidence = values.get("confidence")
         if words and geometry.boxes is not None and attention.shape[1:] != (1, len(geometry.boxes)):
             raise ValueError(f"there are {len(geometry.boxes)} boxes for attention of the shape {attention.shape}")
         return cls(
@@ -104,6 +111,7 @@ class Caption:
             geometry,
             source,
             heads,
+            None if confidence is None else float(confidence),
         )
 
     def open_source(self) -> Image.Image:

@@ -30,6 +30,7 @@ from captioner.images.preprocessing import Prepared, Preprocessing
 from captioner.images.sources import Source
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
+from captioner.model.confidence import CONFIDENCE, Calibration, read_calibration
 from captioner.model.encoders.engines import TorchEngine, make_engine
 from captioner.model.encoders.region_cache import grid_mask
 from captioner.model.regions import Regions
@@ -48,7 +49,8 @@ class Captioner:
 
     `digest` tells the model from all others, `encoder_identity` its encoder, `name` is what people call it, if
     anything, and `grid` the (rows, columns) of its attention. `encodes_in_torch` tells whether torch runs the encoder,
-    and not threads of ONNX Runtime's. It can be pickled, to the same kind of device, and takes its weights along.
+    and not threads of ONNX Runtime's. With a `calibration`, the first caption of a beam has a confidence. It can be
+    pickled, to the same kind of device, and takes its weights along.
     """
 
     def __init__(
@@ -61,8 +63,9 @@ class Captioner:
         progress: bool = False,
         name: str | None = None,
         allow_download: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
-        """Build the model of a checkpoint, which may have a `name`.
+        """Build the model of a checkpoint, which may have a `name` and a `calibration`.
 
         `device`, `engine` and `threads` are those of `make_engine`. Where the checkpoint comes without its encoder's
         weights and they are not on this machine, `allow_download` gets them, and `progress` shows that on stderr.
@@ -71,6 +74,7 @@ class Captioner:
         self.digest = checkpoint.digest
         self.encoder_identity = checkpoint.encoder_identity
         self.name = name
+        self.calibration = calibration
         self.vocabulary = checkpoint.vocabulary
         self._checkpoint = checkpoint  # to be pickled, with what it takes to build the model again
         self._settings = {"engine": engine, "threads": threads, "allow_download": allow_download}
@@ -95,7 +99,8 @@ class Captioner:
         self._engine.close()
 
     def __reduce__(self) -> tuple[Callable[..., Captioner], tuple[Checkpoint, dict[str, Any]]]:
-        return _rebuild, (self._checkpoint, {**self._settings, "device": self.device, "name": self.name})
+        about = {"device": self.device, "name": self.name, "calibration": self.calibration}
+        return _rebuild, (self._checkpoint, {**self._settings, **about})
 
     # A text is a sequence of texts too; it is one image.
     @overload
@@ -184,6 +189,8 @@ class Captioner:
             ]
             for hypotheses, geometry in zip(found, geometries, strict=True)
         ]
+        if self.calibration is not None and options.search.method == "beam":
+            captions = [_with_confidence(each, self.calibration) for each in captions]
         if not options.heads:
             return captions
         words = [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in found]
@@ -197,6 +204,13 @@ class Captioner:
         """Return regions (B, L, D) with a mask of those that their images have, by where they lie on them."""
         mask = grid_mask([self.preprocessing.filled(geometry) for geometry in geometries], self.grid)
         return Regions(regions, torch.from_numpy(mask).to(self.device) if mask is not None else None)
+
+
+def _with_confidence(captions: list[Caption], calibration: Calibration) -> list[Caption]:
+    """Return captions of an image, the first with its confidence: nobody has measured those of the next best."""
+    first, *others = captions
+    confidence = calibration.confidence(first.log_prob, len(first.words))
+    return [replace(first, confidence=confidence), *others]
 
 
 def _rebuild(checkpoint: Checkpoint, settings: dict[str, Any]) -> Captioner:
@@ -214,10 +228,13 @@ def load(
 ) -> Captioner:
     """Return a model ready to caption: a bundled one by name (by default the default one), or a checkpoint folder.
 
-    The folder of a training run stands for its best checkpoint. The rest is as for `Captioner`.
+    The folder of a training run stands for its best checkpoint. Its calibration is taken where the folder has one. The
+    rest is as for `Captioner`.
     """
     folder = find_model(model)
     checkpoint, name = load_checkpoint(folder), model_name(folder)
+    path = folder / CONFIDENCE
+    calibration = read_calibration(path, checkpoint.digest) if os.path.lexists(path) else None
     return Captioner(
         checkpoint,
         device=device,
@@ -226,6 +243,7 @@ def load(
         progress=progress,
         name=name,
         allow_download=allow_download,
+        calibration=calibration,
     )
 
 

@@ -129,8 +129,12 @@ def corrected(record: Record, caption: str) -> Record:
     if place is None:
         return {**found, "text": caption, "model_text": found["text"]}
     chosen = alternatives[place]
-    alternatives[place] = {key: found[key] for key in chosen}
-    return {**found, **chosen, "alternatives": alternatives}
+    mine = (*chosen, *(["confidence"] if "confidence" not in chosen else []))
+    alternatives[place] = {key: found[key] for key in mine if key in found}
+    swapped = {**found, **chosen, "alternatives": alternatives}
+    if "confidence" not in chosen:  # it is of the model's first
+        swapped.pop("confidence", None)
+    return swapped
 
 
 def written_caption(record: Record) -> str | None:

@@ -19,6 +19,7 @@ from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.files import digest
 from captioner.images.sources import Source, is_in_share, name_key
+from captioner.model.confidence import is_low
 from captioner.processes import Processes
 
 Found = TypeVar("Found")
@@ -29,6 +30,7 @@ class Report:
     """What a run did, all processes together: images found, captioned, skipped and failed, and how long it took.
 
     `gone` images were forgotten; `left` are the files that others wrote, or changed, and that stayed as they are.
+    `low` of the captions made are of low confidence.
     """
 
     found: int
@@ -38,6 +40,7 @@ class Report:
     seconds: float
     gone: int = 0
     left: tuple[str, ...] = ()
+    low: int = 0
 
 
 class Pictures(Protocol):
@@ -111,6 +114,7 @@ def caption_into(
         max(outcome.seconds for outcome in outcomes),
         len(gone),
         tuple(dict.fromkeys(path for paths in left for path in paths)),
+        sum(outcome.low for outcome in outcomes),
     )
 
 
@@ -134,6 +138,7 @@ class _Outcome:
     gone: tuple[str, ...]  # names
     anew: bool  # records were replaced
     seconds: float
+    low: int
 
 
 class _Run:
@@ -162,7 +167,7 @@ class _Run:
         )
         self.known = folder.read_known(self.origin, output.existing)
         self.derived = Derived(folder.path, output.naming)
-        self.found = self.captioned = self.skipped = 0
+        self.found = self.captioned = self.skipped = self.low = 0
         self.failed: list[bytes] = []
         self.gone: list[str] = []
         self.seen: set[bytes] = set()  # keys of the images of this share
@@ -178,6 +183,7 @@ class _Run:
             if result.error is None:
                 self._record(result)
                 self.captioned += 1
+                self.low += is_low(result.captions[0].confidence)
             else:
                 self.folder.add_error(error_record(result.name, result.error.reason))
                 self.failed.append(result.source.key)
@@ -245,7 +251,7 @@ class _Run:
     def outcome(self) -> _Outcome:
         """Return what was done."""
         done = (self.found, self.captioned, self.skipped)
-        return _Outcome(*done, tuple(self.failed), tuple(self.gone), self.anew, self.seconds)
+        return _Outcome(*done, tuple(self.failed), tuple(self.gone), self.anew, self.seconds, self.low)
 
     def write_beside(self) -> None:
         """Write the sidecars beside each image of this run that is a file and has a caption."""

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from captioner.captioning.records import CAPTIONS, Record, read_lines
+from captioner.captioning.records import CAPTIONS, Record, read_lines, recorded_confidence
+from captioner.model.confidence import is_low
 
 FORMATS = ("jsonl", "txt", "csv", "coco", "xmp", "exiftool")
 SIDECARS = ("txt", "xmp")  # those of which each image has a file
 NAMINGS = ("full", "stem")  # cat.jpg.txt, cat.txt
 COLUMNS = ("file_name", "text", "log_prob")
+CONFIDENCE_COLUMNS = ("confidence", "low_confidence")  # where the model can tell
 
 _MAX_PART = 220  # bytes of a file's or folder's name; 255 are allowed, but a file being written has a longer one
 _MAX_PATH = 1000  # bytes of a path below the tree's top
@@ -85,9 +87,18 @@ def make_parent(top: Path, path: Path) -> None:
 
 
 def write_csv(out: Path, file: IO[bytes]) -> None:
-    """Write the table of the captions recorded in `out`, so that spreadsheets know its letters: UTF-8 with a mark."""
+    """Write the table of the captions recorded in `out`, so that spreadsheets know its letters: UTF-8 with a mark.
+
+    Where a record has a confidence, all rows have columns for it, and those of low confidence say "yes" in the last.
+    """
     file.write(codecs.BOM_UTF8)
-    _write_table(file, COLUMNS, ([record.get(column) for column in COLUMNS] for record in _records(out)))
+    rows: Iterable[list[object]] = ([record.get(column) for column in COLUMNS] for record in _records(out))
+    columns: tuple[str, ...] = COLUMNS
+    if any("confidence" in record for record in _records(out)):
+        columns = (*COLUMNS, *CONFIDENCE_COLUMNS)
+        sure = map(recorded_confidence, _records(out))
+        rows = ([*row, each, "yes" if is_low(each) else None] for row, each in zip(rows, sure, strict=True))
+    _write_table(file, columns, rows)
 
 
 def write_exiftool(out: Path, file: IO[bytes]) -> None:

@@ -92,7 +92,8 @@ def caption_record(
     geometry = {"geometry": best.pop("geometry")} if origin.attention else {}
     record = {**_name_fields(name), **best}
     if others:  # of the same image, and so of the same geometry
-        record["alternatives"] = [{key: other[key] for key in best} for other in others]
+        kept = [key for key in best if key != "confidence"]  # which the first alone has
+        record["alternatives"] = [{key: other[key] for key in kept} for other in others]
     made = {
         "model": origin.model,
         "model_name": origin.name,
@@ -242,6 +243,14 @@ def recorded_captions(record: Record, source: Path | None = None) -> list[Captio
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"the record is damaged: {type(error).__name__}: {error}") from None
     return share_grid(found)
+
+
+def recorded_confidence(record: Record) -> float | None:
+    """Return the confidence in a record's caption, None where it has none or somebody chose the caption."""
+    confidence = record.get("confidence")
+    if record.get("corrected") or not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
+        return None
+    return confidence
 
 
 def share_grid(captions: Sequence[Caption]) -> list[Caption]:

@@ -24,6 +24,10 @@ CAPTION: dict[str, Any] = {
         "maximum": 0,
         "description": "natural logarithm of the probability of all words and the end",
     },
+    "confidence": {
+        **_SHARE,
+        "description": "how likely people would accept the caption: the first of a beam, by a calibrated model",
+    },
     "attention": _list(_list(_list(_SHARE, "a row"), "a word"), "weights, T x rows x columns; each word's sum to 1"),
     "beta": _list(_SHARE, "how much of what it looked at each word let in, T numbers"),
 }

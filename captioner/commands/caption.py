@@ -36,6 +36,7 @@ from captioner.files import printable
 from captioner.images.kinds import describe_unread
 from captioner.images.sources import Source
 from captioner.model.bundled import find_model, model_name
+from captioner.model.confidence import is_low
 
 if TYPE_CHECKING:
     from captioner.captioning.caption import Result
@@ -119,7 +120,7 @@ def _print_captions(
     from captioner.captioning.written_files import WrittenFiles
 
     started = time.monotonic()
-    captioned = failed = 0
+    captioned = failed = low = 0
     sidecars = Sidecars(WrittenFiles(None), output.naming)
     pending = _Pending(collection, lambda path: all(sidecars.is_beside(path, kind) for kind in output.beside_kinds))
     lines = _json_lines(model, captioning, output) if options.json else _table_lines
@@ -130,6 +131,7 @@ def _print_captions(
             result = replace(result, captions=captions)
             captioned += result.error is None
             failed += result.error is not None
+            low += bool(captions) and is_low(captions[0].confidence)
             screen.show_error(result)
             for line in lines(result):
                 screen.write(_print, line)
@@ -138,7 +140,7 @@ def _print_captions(
                     sidecars.write_beside(result.source.path, kind, captions[0].text)
             screen.progress(captioned + failed + pending.skipped, pending.skipped)
     if not options.quiet:
-        say(_summary(captioned, pending.skipped, failed, time.monotonic() - started))
+        say(_summary(captioned, pending.skipped, failed, time.monotonic() - started, low))
         _say_left_out(collection, [str(path) for path in sidecars.written.left])
     return int(failed > 0)
 
@@ -216,9 +218,8 @@ def _fill_folder(
 
 def _report(out: Path, done: Report) -> None:
     gone = f", {done.gone:,} gone" if done.gone else ""
-    report(
-        f"{printable(str(out / CAPTIONS))}: {_summary(done.captioned, done.skipped, done.failed, done.seconds)}{gone}"
-    )
+    summary = _summary(done.captioned, done.skipped, done.failed, done.seconds, done.low)
+    report(f"{printable(str(out / CAPTIONS))}: {summary}{gone}")
 
 
 def _say_left_out(collection: Collection, left: tuple[str, ...] | list[str]) -> None:
@@ -269,6 +270,7 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _summary(captioned: int, skipped: int, failed: int, seconds: float) -> str:
+def _summary(captioned: int, skipped: int, failed: int, seconds: float, low: int) -> str:
     rate = f" ({captioned / seconds:.1f} per second)" if captioned else ""
-    return f"{captioned:,} captioned{rate}, {skipped:,} skipped, {failed:,} failed"
+    doubtful = f", {low:,} caption{'s' * (low > 1)} of low confidence" if low else ""
+    return f"{captioned:,} captioned{rate}, {skipped:,} skipped, {failed:,} failed{doubtful}"

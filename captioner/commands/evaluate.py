@@ -54,6 +54,12 @@ def add_evaluate(commands: Any) -> None:
         help="score these captions, too: a file of COCO results; may be given several times",
     )
     parser.add_argument("--human", action="store_true", help="also score the references against each other")
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="also fit how likely people would accept a caption, into confidence.json; use a split that the model was "
+        "not trained on, and not the test split",
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="take only N images, spread over the split")
     add_features_argument(parser)
     parser.add_argument(
@@ -78,6 +84,8 @@ def run_evaluate(options: argparse.Namespace) -> int:
     *names, data = options.paths
     if not names and not options.results and not options.human:
         raise UsageError("there is nothing to evaluate; name a model before the data set, or give --results or --human")
+    if options.calibrate and (not names or options.sample):
+        raise UsageError("--calibrate needs a model, and a beam search instead of --sample")
     folders = [find_model(name) for name in names]
     device = read_device(options)
     from captioner.datasets.dataset import load_dataset
@@ -92,6 +100,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
             options.out,
             results=options.results or [],
             human=options.human,
+            calibrate=options.calibrate,
             report=options.report,
             features=options.features,
             limit=options.limit,

@@ -41,6 +41,12 @@ def add_export(commands: Any) -> None:
         "--scores", type=Path, metavar="JSON", help="include the scores in this metrics.json of `captioner evaluate`"
     )
     parser.add_argument(
+        "--confidence",
+        type=Path,
+        metavar="JSON",
+        help="include the calibration in this confidence.json of `captioner evaluate --calibrate`",
+    )
+    parser.add_argument(
         "--full-precision", action="store_true", help="keep weights in full precision, at twice the size"
     )
 
@@ -49,8 +55,9 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model and print what it is."""
     if options.runtime is not None and not options.web:
         raise UsageError("--runtime is for the page of --web")
-    if options.scores is not None and (options.onnx or options.web):
-        raise UsageError("--scores is for a checkpoint, not for --onnx or --web")
+    for name in ("scores", "confidence"):
+        if getattr(options, name) is not None and (options.onnx or options.web):
+            raise UsageError(f"--{name} is for a checkpoint, not for --onnx or --web")
     if options.onnx:
         return _export_onnx(options)
     return _export_page(options) if options.web else _export_checkpoint(options)
@@ -61,7 +68,13 @@ def _export_checkpoint(options: argparse.Namespace) -> int:
     from captioner.model.export import export_model
 
     checkpoint = load_checkpoint(find_model(options.model))
-    export_model(checkpoint, options.folder, evaluation=options.scores, half=not options.full_precision)
+    export_model(
+        checkpoint,
+        options.folder,
+        evaluation=options.scores,
+        confidence=options.confidence,
+        half=not options.full_precision,
+    )
     show("\n".join(models_table([summarise(options.folder.resolve())])))
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, load
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.dataset import CaptionDataset, load_dataset
+from captioner.evaluation import calibration
 from captioner.evaluation.analysis.analysis import analyse, write_analysis
 from captioner.evaluation.comparison import Comparison, find_paper_rows, write_comparison, write_evaluation
 from captioner.evaluation.metrics import judge as judges
@@ -28,7 +29,9 @@ from captioner.evaluation.systems import (
     name_systems,
     read_submission,
 )
+from captioner.files import write_whole
 from captioner.model.bundled import find_model
+from captioner.model.confidence import CONFIDENCE
 from captioner.processes import Processes
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ def evaluate(
     *,
     results: PathLike | Sequence[PathLike] = (),
     human: bool = False,
+    calibrate: bool = False,
     report: PathLike | None = None,
     features: PathLike | None = None,
     limit: int | None = None,
@@ -64,6 +68,7 @@ def evaluate(
     `models` are bundled names, checkpoint folders or loaded models, one or a list, which may be empty; `results` are
     files of other systems' captions as COCO results; `human` scores the references against each other. `limit` takes so
     many images, spread over the split; `features` is a folder of region caches, read where one fits a model.
+    `calibrate` also writes a `confidence.json` of each model into its folder in `out`.
 
     Everything is written into the folder `out`, where captions that are there already are kept (`existing` is as for
     captioning), and nothing is kept without it. `report` is a folder for a page with figures. Images that cannot be
@@ -85,6 +90,8 @@ def evaluate(
     files = [Path(path) for path in ([results] if isinstance(results, str | os.PathLike) else results)]
     if not given and not files and not human:
         raise ValueError("there is nothing to evaluate; give a model, results of others, or human")
+    if calibrate and (out is None or not given or options.search.method != "beam"):
+        raise ValueError("calibrate needs a model, a beam search, and a folder out to write confidence.json into")
     if report is not None and Path(report).exists() and not Path(report).is_dir():
         raise ValueError(f"{report} is not a folder; name one for the report")
     dataset = data if isinstance(data, CaptionDataset) else load_dataset(data)
@@ -110,11 +117,22 @@ def evaluate(
                 write_evaluation(folders[evaluation.name], evaluation, comparison)
             write_analysis(folder, folders, analysis)
             write_comparison(folder, comparison)
+            if calibrate:
+                _calibrate(comparison, folders, note)
     if report is not None:
         from captioner.evaluation.report.report import write_report  # matplotlib, which only a report needs
 
         note(f"report: {write_report(Path(report), comparison, analysis)}")
     return _share(comparison, processes)
+
+
+def _calibrate(comparison: Comparison, folders: Mapping[str, Path], note: Callable[[str], None]) -> None:
+    """Write the calibration of each model into its folder."""
+    for evaluation in comparison.evaluations:
+        if evaluation.kind == "model":
+            found = calibration.calibrate(evaluation, comparison.protocol)
+            write_whole(folders[evaluation.name] / CONFIDENCE, found.to_text())
+            note(f"{evaluation.name}: {calibration.describe(found)}")
 
 
 @contextmanager

@@ -12,26 +12,48 @@ from typing import Any
 from captioner.files import write_whole
 from captioner.model.bundled import SCORES, read_evaluation
 from captioner.model.checkpoint import Checkpoint, save_checkpoint, to_half
+from captioner.model.confidence import CONFIDENCE, read_calibration
 
 KEPT = ("scores", "intervals", "diversity", "protocol")  # of what an evaluation wrote about a model
 
 
 def export_model(
-    checkpoint: Checkpoint, folder: str | os.PathLike[str], *, evaluation: Path | None = None, half: bool = True
+    checkpoint: Checkpoint,
+    folder: str | os.PathLike[str],
+    *,
+    evaluation: Path | None = None,
+    confidence: Path | None = None,
+    half: bool = True,
 ) -> None:
     """Put a model into `folder`, with the scores in an `evaluation`, the `metrics.json` of `captioner evaluate`.
 
-    Rounding to `half` precision may change a caption, so that the scores must be of the model as it is exported: export
-    it, evaluate what came of it, and export that with its scores.
+    `confidence` is a calibration, the `confidence.json` of `captioner evaluate --calibrate`. Rounding to `half`
+    precision may change a caption, so that both must be of the model as it is exported: export it, evaluate what came
+    of it, and export that with its scores.
     """
     folder = Path(folder)
     exported = to_half(checkpoint) if half else checkpoint
     scores = read_scores(evaluation, exported.digest) if evaluation is not None else None
+    calibration = read_calibration(confidence, exported.digest) if confidence is not None else None
     folder.mkdir(parents=True, exist_ok=True)
     encoder = replace(exported.encoder, weights=_without_path(exported.encoder.weights))
     save_checkpoint(folder, replace(exported, encoder=encoder, settings=without_paths(exported.settings)))
     if scores is not None:
         write_whole(folder / SCORES, json.dumps(scores, indent=2) + "\n")
+    if calibration is not None:
+        write_whole(folder / CONFIDENCE, calibration.to_text())
+    else:
+        _remove_stale_calibration(folder / CONFIDENCE, exported.digest)
+
+
+def _remove_stale_calibration(path: Path, digest: str) -> None:
+    """Remove a calibration that is not of the model of a digest, which would not load beside it."""
+    try:
+        read_calibration(path, digest)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        path.unlink()
 
 
 def read_scores(path: Path, digest: str) -> dict[str, Any]:

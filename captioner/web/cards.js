@@ -1,9 +1,10 @@
 /* One image of the gallery: its thumbnail and caption, a word of which may be lit.
  *
- * An entry is {name, geometry, colour, captions, labels?, problem?, confidence?, correction?}, the captions as viewer.js
- * takes them, with their text and log_prob, and a geometry of their own where it is another; `confidence`, 0..1, tells
- * how likely a person would accept the first, and `correction` is what a person wrote instead. `picture` is the element
- * whose text is the thumbnail in base64, read only while the card is near the screen.
+ * An entry is {name, geometry, colour, captions, labels?, problem?, confidence?, low?, correction?}, the captions as
+ * viewer.js takes them, with their text and log_prob, and a geometry of their own where it is another; `confidence`,
+ * 0..1, tells how likely people would accept the first, `low` whether that is low, and `correction` is what a person
+ * wrote instead. `picture` is the element whose text is the thumbnail in base64, read only while the card is near the
+ * screen.
  */
 "use strict";
 
@@ -61,7 +62,18 @@ const GalleryCard = (() => {
     return [...nodes, joined.slice(end)];
   }
 
+  function percent(share) {
+    return `${Math.round(100 * share)} %`;
+  }
+
+  /* What a confidence means. */
+  function explain(confidence) {
+    const share = Math.round(100 * confidence);
+    return `About ${share} in 100 captions like this describe their image as well as most people do.`;
+  }
+
   return class GalleryCard {
+    static explain = explain;
     static make = make;
     static perWord = perWord;
     static plain = plain;
@@ -95,6 +107,15 @@ const GalleryCard = (() => {
       return this.correction !== null || this.choice > 0;
     }
 
+    /* How likely people would accept the caption, undefined where nobody knows; what a reader chose needs no guess. */
+    get sure() {
+      return this.changed ? undefined : this.confidence;
+    }
+
+    get doubtful() {
+      return this.sure !== undefined && this.low;
+    }
+
     get searched() {
       this.plain ??= plain([this.name, this.text, ...this.captions.map((caption) => caption.text)].join("\n"));
       return this.plain;
@@ -110,6 +131,13 @@ const GalleryCard = (() => {
     fill() {
       this.caption.replaceChildren(...(this.correction === null ? splitCaption(this.best) : [this.correction]));
       this.element.classList.toggle("changed", this.changed);
+      this.mark.hidden = !this.doubtful;
+      this.number.textContent =
+        this.sure === undefined ? `${this.certainty.toFixed(2)} per word` : `confidence ${percent(this.sure)}`;
+      this.number.title =
+        this.sure === undefined
+          ? `${CaptionViewer.PER_WORD} All words together: ${Math.exp(this.best.log_prob).toPrecision(2)}.`
+          : explain(this.sure);
     }
 
     get address() {
@@ -126,12 +154,12 @@ const GalleryCard = (() => {
       this.frame.style.setProperty("--zoom", String(zoom(ratio)));
       this.caption = make("span", "caption");
       this.caption.dir = "auto";
+      this.mark = make("span", "low-mark", "low confidence");
+      this.number = make("span", "");
       this.fill();
       const name = make("span", "name", make("bdi", "", this.shortName));
       name.title = this.name;
-      const certainty = make("span", "", `${this.certainty.toFixed(2)} per word`);
-      certainty.title = `${CaptionViewer.PER_WORD} All words together: ${Math.exp(this.best.log_prob).toPrecision(2)}.`;
-      const text = make("span", "card-text", this.caption, make("span", "card-foot", name, certainty));
+      const text = make("span", "card-text", this.caption, this.mark, make("span", "card-foot", name, this.number));
       const thumb = make("span", "thumb", this.frame);
       thumb.style.setProperty("--colour", this.colour);
       this.link = make("a", "card-link", thumb, text);

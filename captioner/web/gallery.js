@@ -107,7 +107,7 @@
     long: (first, second) => second.best.words.length - first.best.words.length,
   };
 
-  /* What may be shown alone: captions that are not sure, where the page knows, and those that were changed. */
+  /* What may be shown alone: captions of low confidence, where the page knows, and those that were changed. */
   const filters = { all: () => true };
   function offerFilter(name, label, filter) {
     if (filters[name]) return;
@@ -119,13 +119,12 @@
     if (cards.some((card) => card.changed)) offerFilter("changed", "changed captions", (card) => card.changed);
   }
   if (cards.some((card) => card.confidence !== undefined)) {
-    orders.doubtful = (first, second) => (first.confidence ?? 1) - (second.confidence ?? 1);
+    orders.doubtful = (first, second) => (first.sure ?? 1) - (second.sure ?? 1);
     byId("order").append(
       Object.assign(document.createElement("option"), { value: "doubtful", textContent: "confidence, lowest first" })
     );
-    for (const [name, limit] of [["low", 0.25], ["middle", 0.5], ["high", 0.75]]) {
-      offerFilter(name, `confidence below ${limit}`, (card) => card.confidence < limit);
-    }
+    offerFilter("low", "low confidence", (card) => card.doubtful);
+    byId("explain-confidence").hidden = false;
   }
 
   function arrange() {
@@ -232,6 +231,11 @@
     );
     const caption = card.captions[choice];
     const geometry = caption.geometry ?? card.geometry;
+    const sure = choice === card.choice ? card.sure : undefined;
+    byId("confidence").hidden = sure === undefined;
+    byId("confidence").classList.toggle("low", card.doubtful);
+    byId("confidence").textContent =
+      sure === undefined ? "" : `${card.doubtful ? "Low confidence" : "Confidence"}: ${GalleryCard.explain(sure)}`;
     editor.show({ text: card.text, corrected: card.changed });
     viewer.show({ image: card.address, alt: card.text, caption, geometry, word }).catch(() => {});
   }

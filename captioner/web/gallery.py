@@ -22,11 +22,19 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.corrections import written_caption
-from captioner.captioning.records import CAPTIONS, read_lines, recorded_captions, recorded_images, refuse_link
+from captioner.captioning.records import (
+    CAPTIONS,
+    read_lines,
+    recorded_captions,
+    recorded_confidence,
+    recorded_images,
+    refuse_link,
+)
 from captioner.files import printable, replacing
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
 from captioner.images.sources import Source
+from captioner.model.confidence import is_low
 from captioner.threads import map_ahead
 from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
 
@@ -135,7 +143,6 @@ def _recorded_entries(record_path: Path) -> Iterator[GalleryEntry]:
     for source, record in recorded_images(record_path):
         try:
             captions = recorded_captions(record)
-            confidence = record.get("confidence")
             correction = written_caption(record)
             if correction is not None:
                 captions[0] = replace(captions[0], text=str(record["model_text"]))
@@ -143,7 +150,7 @@ def _recorded_entries(record_path: Path) -> Iterator[GalleryEntry]:
                 record["file_name"],
                 captions,
                 source,
-                confidence=float(confidence) if isinstance(confidence, int | float) else None,
+                confidence=recorded_confidence(record),
                 correction=correction,
             )
         except ValueError as error:
@@ -177,6 +184,7 @@ def _entry_blocks(entry: GalleryEntry, side: int) -> bytes:
         data["problem"] = problem
     if entry.confidence is not None:
         data["confidence"] = _short(entry.confidence)
+        data["low"] = is_low(entry.confidence)
     if entry.correction is not None:
         data["correction"] = entry.correction
     thumbnail = base64.b64encode(picture.getvalue())

@@ -173,6 +173,12 @@ def _answer_schema() -> Schema:
     alternatives = {"type": "array", "items": {"$ref": "#/components/schemas/Caption"}}
     properties = {
         **_CAPTION,
+        "confidence": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1,
+            "description": "How likely people would accept the caption: of a beam search, by a calibrated model.",
+        },
         "alternatives": {**alternatives, "description": "The next best captions, where `n_best` is above 1."},
         "geometry": _GEOMETRY,
         "model": {"type": "string", "description": "Name of the model."},

@@ -7,6 +7,7 @@
 
 (() => {
   const CAPTIONS = 5;
+  const LOW = 0.5; // confidence, as in captioner/model/confidence.py
   const WAIT = 45_000; // milliseconds, longer than the server takes to give up
   const TEMPERATURE_PAUSE = 250;
   const AT_ONCE = 2; // requests under way for images that were dropped together
@@ -224,6 +225,12 @@
     return [answer, ...(answer.alternatives ?? [])];
   }
 
+  /* How likely people would accept the first caption, where the model can tell. */
+  function describeConfidence({ confidence }) {
+    if (confidence === undefined) return "";
+    return `${confidence < LOW ? "low confidence" : "confidence"} ${Math.round(100 * confidence)} %, `;
+  }
+
   async function showAnswer() {
     const image = current;
     const entries = allCaptions(image).map((caption, place) => {
@@ -237,8 +244,8 @@
     });
     at("captions").replaceChildren(...entries);
     const { answer } = image;
-    const confidence = answer.confidence === undefined ? "" : `confidence ${answer.confidence.toFixed(2)}, `;
-    at("note").textContent = `${confidence}${answer.model}, ${(answer.milliseconds / 1000).toFixed(2)} s on the server`;
+    const seconds = (answer.milliseconds / 1000).toFixed(2);
+    at("note").textContent = `${describeConfidence(answer)}${answer.model}, ${seconds} s on the server`;
     await showCaption();
     showState();
   }

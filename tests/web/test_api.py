@@ -12,14 +12,17 @@ from typing import Any
 import jsonschema
 import pytest
 from helpers.toy_captioner import make_toy, write_images
+from helpers.toy_confidence import CALIBRATION
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
 from starlette.testclient import TestClient
 
 from captioner.captioning.captioner import Captioner
+from captioner.model.confidence import LOW
 from captioner.model.encoders.encoder import Encoder
 from captioner.web.app import make_app
+from captioner.web.assets import read_asset
 from captioner.web.metrics import Metrics
 from captioner.web.openapi import REFUSALS
 from captioner.web.request_settings import SERVED
@@ -116,6 +119,21 @@ def test_a_figure_is_of_one_image(client: TestClient, photos: list[bytes]) -> No
     for path in ("/figure", "/preview"):
         answer = client.post(path, json={"images": [encoded(photo) for photo in photos]})
         assert (answer.status_code, answer.json()) == (400, {"error": "the upload has 4 images; send one"})
+
+
+def test_confidence_where_the_model_can_tell(lite0: Encoder, photos: list[bytes]) -> None:
+    model = Captioner(make_toy(lite0), device="cpu", calibration=CALIBRATION)
+    with TestClient(make_app([Served("a", model, "soft")]), base_url="http://localhost") as client:
+        answer = plain(client, photos[0], n_best=2)
+        schemas = {"components": client.get("/openapi.json").json()["components"]}
+        jsonschema.validate(answer, {**schemas, "$ref": "#/components/schemas/Answer"})
+        assert answer["confidence"] == model.caption(photos[0]).confidence
+        assert "confidence" not in answer["alternatives"][0]
+        assert "confidence" not in plain(client, photos[0], sample="true")
+
+
+def test_the_page_marks_what_is_low() -> None:
+    assert f"const LOW = {LOW};" in read_asset("serve.js")
 
 
 def test_the_description_is_true(client: TestClient, photos: list[bytes]) -> None:

@@ -9,6 +9,7 @@ import re
 import tarfile
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from helpers.toy_gallery import HOSTILE, picture, random_caption
 from PIL import Image
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.records import CAPTIONS, Origin, caption_record, to_line
+from captioner.captioning.corrections import corrected
+from captioner.captioning.records import CAPTIONS, Origin, caption_record, read_lines, to_line
 from captioner.images.geometry import Geometry
 from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.gallery import (
@@ -254,6 +256,24 @@ def test_made_from_a_record_of_files_and_archives(tmp_path: Path) -> None:
     about = json.loads(Scripts(out / GALLERY).scripts["about"][0])
     assert about["model"] == "soft"
     assert about["search"] == {"method": "beam", "beam": 5, "n_best": 2}
+
+
+def test_confidence_is_taken_from_the_record(tmp_path: Path) -> None:
+    picture((80, 60)).save(tmp_path / "a.png")
+    captions = [random_caption((80, 60)), random_caption((80, 60), 2)]
+    names = [str(tmp_path / "a.png"), *(str(tmp_path / name) for name in ("b.png", "c.png"))]
+    sure = dict(zip(names, (0.8, 0.3, None), strict=True))
+    write_record(
+        tmp_path / "out", {name: [replace(captions[0], confidence=each), captions[1]] for name, each in sure.items()}
+    )
+    gallery_from_record(tmp_path / "out")
+    held = entries_in(tmp_path / "out" / GALLERY)
+    assert [(entry.get("confidence"), entry.get("low")) for entry in held] == [(0.8, False), (0.3, True), (None, None)]
+    for text in ("mine", captions[1].text):  # what people chose is not doubted
+        lines = [to_line(corrected(line.record, text)) for line in read_lines(tmp_path / "out" / CAPTIONS)]
+        (tmp_path / "out" / CAPTIONS).write_bytes(b"".join(lines))
+        gallery_from_record(tmp_path / "out")
+        assert ["confidence" in entry for entry in entries_in(tmp_path / "out" / GALLERY)] == [False] * 3
 
 
 def test_record_that_makes_no_gallery(tmp_path: Path) -> None:

@@ -535,13 +535,33 @@ def test_captions_that_are_not_sure(browser: Browser, animals: str, tmp_path: Pa
     write_gallery(entries, tmp_path / "page.html")
     with watched_page(browser, (tmp_path / "page.html").as_uri()) as watched:
         page = watched.page
-        page.select_option("#show", "middle")
+        assert page.locator("#show option").all_text_contents() == ["all captions", "low confidence"]
+        assert [mark.is_visible() for mark in page.locator(".low-mark").all()] == [False, True, False]
+        assert page.locator(".card-foot > :last-child").all_inner_texts()[:2] == ["confidence 90 %", "confidence 20 %"]
+        page.select_option("#show", "low")
         assert names(page) == ["z9.jpg"]
         page.select_option("#show", "all")
         page.select_option("#order", "doubtful")
         assert names(page) == ["z9.jpg", "z10.jpg", "café.jpg"]
     with watched_page(browser, animals) as watched:
         assert watched.page.locator("#show").is_hidden()  # a page that does not know
+        assert watched.page.locator(".low-mark").first.is_hidden()
+
+
+def test_confidence_in_words_until_somebody_has_chosen(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    write_gallery([replace(ANIMALS[0], confidence=0.2)], tmp_path / "page.html")
+    with watched_page(browser, f"{(tmp_path / 'page.html').as_uri()}#image-1") as watched:
+        page = watched.page
+        told = "Low confidence: About 20 in 100 captions like this describe their image as well as most people do."
+        assert page.locator("#confidence").inner_text() == told
+        page.get_by_role("button", name="Edit").click()
+        page.locator(".editor-area").fill("Rex runs")
+        page.get_by_role("button", name="Keep").click()
+        assert page.locator("#confidence").is_hidden()
+        page.click("#close")
+        assert page.locator(".low-mark").is_hidden()
+        page.select_option("#show", "low")
+        assert names(page) == []
 
 
 def test_copy_from_a_file(browser: Browser, animals: str) -> None:  # noqa: F811
