@@ -34,6 +34,10 @@ class Randomness:
         """Return numbers (rows, *shape) in 0..1, the 1 excluded."""
         return self._take(self.generator.random((self.images, *shape), dtype=np.float32), device)
 
+    def normal(self, *shape: int, device: torch.device | None = None) -> Tensor:
+        """Return numbers (rows, *shape) of the standard normal distribution."""
+        return self._take(self.generator.standard_normal((self.images, *shape), dtype=np.float32), device)
+
     def dropout(self, values: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
         """Return `values` (rows, ...) with a share of `rate` set to zero and the others scaled up to make up for it.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from captioner.model.attention import Attention
 from captioner.model.config import DecoderConfig
+from captioner.model.glimpse import Fixations
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 
@@ -70,6 +71,7 @@ class Step:
     alpha: Tensor  # (B, N, L)
     beta: Tensor  # (B, N, G): G is 1, or the context's width where the gate is a vector
     chosen: Tensor | None  # (B, N), the region that was sampled, where one was
+    fixations: Fixations | None = None  # the points that a policy chose, where there is one
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Outputs:
     beta: Tensor  # (B, N, T, G)
     chosen: Tensor | None  # (B, N, T)
     expected: Tensor | None  # (B, 1, 1) bool: images whose context was an expectation, where others' was one region
+    fixations: Fixations | None = None  # (B, N, T, ...)
 
 
 class Decoder(nn.Module, ABC):
