@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from captioner.model.attention import Attention
 from captioner.model.config import DecoderConfig
 from captioner.model.glimpse import Fixations
-from captioner.model.randomness import Randomness
+from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 
 
@@ -158,14 +158,19 @@ class Decoder(nn.Module, ABC):
         return outputs.alpha[:, :, :, None, None]
 
     def read(
-        self, inputs: DecoderInputs, state: State, words: Tensor, parents: Tensor | None = None
+        self,
+        inputs: DecoderInputs,
+        state: State,
+        words: Tensor,
+        parents: Tensor | None = None,
+        looks: Looks | None = None,
     ) -> tuple[Step, Tensor]:
         """Read words (B, N) as a search does: return the step, and the scores (B, N, V) of the words to follow.
 
-        `parents` are those of `step`.
+        `parents` are those of `step`. With `looks`, where to look is sampled.
         """
         embedded = self.embed(words, inputs)
-        step = self.step(inputs, state, embedded.projected, parents=parents)
+        step = self.step(inputs, state, embedded.projected, looks, parents=parents)
         return step, self.logits(embedded, step)
 
     def _dropout(self, values: Tensor, randomness: Randomness | None, mask: Tensor | None = None) -> Tensor:
