@@ -2,8 +2,9 @@
 
 Batches are image-major: the N captions of an image share its regions, so a hidden state is (B, N, H) and weights are
 (B, N, L). What depends on the regions alone is computed once per image, by `prepare`. Nothing is random unless
-randomness is given: it makes a step one of training, in which hard and gumbel modes sample one region. Regions that a
-mask says are missing have a score of minus infinity, and so a weight and a gradient of exactly zero in every mode.
+randomness is given: it makes a step one of training, in which hard and gumbel modes sample one region, and the glimpse
+mode a point to look at. Regions that a mask says are missing have a score of minus infinity, and so a weight and a
+gradient of exactly zero in every mode.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captioner.model.config import AttentionConfig
+from captioner.model.glimpse import Fixations, GlimpsePolicy
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.scores import Keys, make_score
@@ -48,6 +50,7 @@ class Glimpse:
     context: Tensor  # (B, N, D)
     alpha: Tensor  # (B, N, L), each row sums to one
     chosen: Tensor | None = None  # (B, N), the one region that was looked at, where it was one
+    fixations: Fixations | None = None  # the points that were looked at, where a policy chose them
 
 
 class Attention(nn.Module):
@@ -58,9 +61,13 @@ class Attention(nn.Module):
     def __init__(self, config: AttentionConfig, region_width: int, hidden_width: int, grid: tuple[int, int]) -> None:
         super().__init__()
         self.config = config
-        self.temperature = config.temperature  # of gumbel samples; training lowers it
+        self.temperature, self.deviation = config.temperature, config.deviation  # of samples; see `anneal`
         rows, columns = grid
-        self.score = make_score(config, region_width, hidden_width, rows * columns) if config.mode != "none" else None
+        scored = config.mode not in ("glimpse", "none")
+        self.score = make_score(config, region_width, hidden_width, rows * columns) if scored else None
+        self.policy = None
+        if config.mode == "glimpse":
+            self.policy = GlimpsePolicy(config, region_width, hidden_width, grid)
         self.centre = None
         if config.mode == "local":
             self.centre = nn.Linear(hidden_width, 2)
@@ -73,8 +80,15 @@ class Attention(nn.Module):
 
     def readers(self) -> list[nn.Linear]:
         """Return the layers through which hidden states are read, in the order in which `forward` takes the results."""
+        if self.policy is not None:
+            return [self.policy.reader]
         score = self.score.reader if self.score is not None else None
         return [reader for reader in (score, self.centre) if reader is not None]
+
+    def anneal(self, step: int, total: int) -> None:
+        """Let samples be as random as they are at `step` (from 0) of a training of `total` steps."""
+        self.temperature = self.config.temperature_at(step, total)
+        self.deviation = self.config.deviation_at(step, total)
 
     def prepare(
         self, regions: Tensor, randomness: Randomness | None = None, mask: Tensor | None = None
@@ -113,10 +127,15 @@ class Attention(nn.Module):
         `reads` is what the `readers` make of the hidden states, where that is known already. Samples are drawn for
         `captions` of each image (default: N), of which those here are the first.
         """
+        reads = list(reads if reads is not None else [reader(hidden) for reader in self.readers()])
+        captions = hidden.shape[1] if captions is None else captions
+        if self.policy is not None:
+            place = regions.features, regions.mask, self.deviation  # what is looked at, and how surely
+            alpha, fixations = self.policy(reads[0], hidden, *place, randomness, captions)  # (B, N, L)
+            return Glimpse(regions.features(alpha), alpha, fixations=fixations)
         if self.score is None:
             alpha = _uniform(regions, hidden)  # (B, N, L)
             return Glimpse(regions.features(alpha), alpha)
-        reads = list(reads if reads is not None else [reader(hidden) for reader in self.readers()])
         assert regions.keys is not None
         query = reads.pop(0) if self.score.reader is not None else hidden
         scores = at_least_single(self.score(regions.keys, query))  # (B, N, L)
@@ -127,7 +146,6 @@ class Attention(nn.Module):
         alpha = scores.softmax(dim=-1)  # (B, N, L), eq. 5
         if regions.expected is None:
             return Glimpse(regions.features(alpha), alpha)
-        captions = hidden.shape[1] if captions is None else captions
         if randomness is None:
             chosen = alpha.argmax(dim=-1)  # (B, N)
             sample = _one_hot(chosen, alpha)

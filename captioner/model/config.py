@@ -15,7 +15,7 @@ from captioner.model.search_settings import check_settings, setting
 WEIGHTS = ("imagenet", "random")  # or a file
 IMPORTED = "imported/"  # before the name of regions that were imported
 WEIGHTS_SUFFIX = ".safetensors"
-MODES = ("soft", "hard", "gumbel", "local", "none")
+MODES = ("soft", "hard", "gumbel", "local", "glimpse", "none")
 SCORES = ("additive", "dot", "scaled-dot", "general", "concat", "cosine", "location")
 INFERENCES = ("expectation", "argmax")
 FEEDS = ("every-step", "first-step", "state", "feed-forward")
@@ -101,6 +101,10 @@ class AttentionConfig:
     (none): as the context of every step or of the first, as the initial state, or as the initial state through a small
     network.
 
+    The glimpse mode rests on so many points for a word (`glimpses`), around each of which it reads a patch of `patch` x
+    `patch` places at so many `scales`, 1, 2, 4, ... cells apart. In training points deviate from what the policy means
+    by `deviation`, which falls to `final_deviation`; 1 is half the width of the image. It has no score.
+
     A `score` package.module:Class is a subclass of `Score` outside of this package, made of (region_width,
     hidden_width, width); see `captioner.model.extensions`.
     """
@@ -115,6 +119,11 @@ class AttentionConfig:
     inference: str = "expectation"
     heads: int = 0
     feed: str = "every-step"
+    glimpses: int = added(1)
+    scales: int = added(3)
+    patch: int = added(3)
+    deviation: float = added(0.3)
+    final_deviation: float = added(0.1)
 
     def __post_init__(self) -> None:
         check_types("attention", self)
@@ -122,20 +131,29 @@ class AttentionConfig:
         if self.score not in SCORES and not is_extension(self.score):
             choices = f"{', '.join(SCORES)}, or package.module:Class"
             raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
-        check_least("attention", self, width=1)
-        check_most("attention", self, width=WIDEST, heads=WIDEST)
+        check_least("attention", self, width=1, glimpses=1, scales=1, patch=1)
+        check_most("attention", self, width=WIDEST, heads=WIDEST, glimpses=16, scales=8, patch=16)
+        check_most("attention", self, deviation=2, final_deviation=2)
         if not 0 <= self.expected <= 1:
             raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
             raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
-        check_positive("attention", self, "temperature", "final_temperature")
+        check_positive("attention", self, "temperature", "final_temperature", "deviation", "final_deviation")
         if self.heads < 0:
             raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
 
     def temperature_at(self, step: int, total: int) -> float:
         """Return the temperature of gumbel samples at `step` (from 0) of `total`, falling by equal factors."""
-        passed = min(1.0, step / max(1, total - 1))
-        return float(self.temperature * (self.final_temperature / self.temperature) ** passed)
+        return _falling(self.temperature, self.final_temperature, step, total)
+
+    def deviation_at(self, step: int, total: int) -> float:
+        """Return the deviation of sampled points at `step` (from 0) of `total`, falling by equal factors."""
+        return _falling(self.deviation, self.final_deviation, step, total)
+
+
+def _falling(first: float, final: float, step: int, total: int) -> float:
+    passed = min(1.0, step / max(1, total - 1))
+    return float(first * (final / first) ** passed)
 
 
 @dataclass(frozen=True)

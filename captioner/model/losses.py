@@ -110,6 +110,38 @@ def reinforce_surrogate(
     return -(reward * log_path + entropy_weight * entropy)[present].mean()
 
 
+def glimpse_surrogate(
+    log_density: Tensor, value: Tensor, log_likelihood: Tensor, mask: Tensor, *, reward_scale: float
+) -> Tensor:
+    """Return a number whose gradient, with the cross entropy's, is that of the expected log likelihood over points.
+
+    `log_density` (B, N, T) is that of the points looked at for each word, `log_likelihood` (B, N, T) that of the word
+    itself. The mean over captions of the sum over words of - scale * (reward - baseline) * log density. The reward is
+    the reward to go, what follows of the look: the log likelihood of this word and of all after it. The baseline is
+    the value (B, N, T) for each of these words; how many they are does not depend on where the eye looks.
+    """
+    rewards, words = rewards_to_go(log_likelihood, mask)
+    advantage = (rewards - value * words).detach() * mask  # (B, N, T)
+    present = mask.any(dim=-1)  # (B, N)
+    return -reward_scale * (advantage * log_density).sum(dim=-1)[present].mean()
+
+
+def value_loss(value: Tensor, log_likelihood: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over words of half the squared error of the value (B, N, T) that was expected.
+
+    Right would have been the mean log likelihood, of (B, N, T), of this word and all after it; it has no gradient.
+    """
+    rewards, words = rewards_to_go(log_likelihood, mask)
+    return (value - (rewards / words.clamp_min(1)).detach())[mask].square().mean() / 2
+
+
+def rewards_to_go(log_likelihood: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log likelihood of each word and all after it in its caption, and how many these are, (B, N, T)."""
+    given = (log_likelihood * mask, mask.to(log_likelihood.dtype))
+    rewards, words = (each.flip(-1).cumsum(dim=-1).flip(-1) for each in given)
+    return rewards, words
+
+
 def moving_baseline(previous: float | None, log_likelihood: float, decay: float = 0.9) -> float:
     """Return the baseline after one more batch: decay * previous + (1 - decay) * its mean log likelihood."""
     return log_likelihood if previous is None else decay * previous + (1 - decay) * log_likelihood

@@ -93,6 +93,8 @@ def _translatable(decoder: Decoder) -> LSTMDecoder:
         raise Unsupported(
             f"no ONNX translation of decoder.kind {decoder.config.kind} with decoder.layers {decoder.config.layers}"
         )
+    if decoder.attention.policy is not None:
+        raise Unsupported("no ONNX translation of attention.mode glimpse")
     score = decoder.attention.score
     if score is not None and type(score) not in _SCORES:
         raise Unsupported(f"no ONNX translation of the score {decoder.attention.config.score}")

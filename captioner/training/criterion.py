@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from captioner.model.decoder import Decoder, Outputs
+from captioner.model.glimpse import Fixations
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
     doubly_stochastic_penalty,
+    glimpse_surrogate,
     guide_losses,
     region_losses,
     reinforce_surrogate,
     self_critical_loss,
+    value_loss,
     word_losses,
 )
 from captioner.model.randomness import Randomness
@@ -72,7 +75,8 @@ class Criterion:
     def teacher_forcing(
         self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
     ) -> tuple[Tensor, Numbers]:
-        """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where hard, REINFORCE.
+        """Return the loss of given captions, regions (b, L, D): cross entropy, penalty and, where looks are sampled,
+        REINFORCE.
 
         Where the recipe weighs them, what the part's objects guide and teach comes on top.
         """
@@ -81,6 +85,8 @@ class Criterion:
             numbers = dict.fromkeys((*TEACHER_FORCING, *self._object_names()), 0.0)
             if hard:
                 numbers |= {"reinforce": 0.0, "baseline": move_baseline(0.0) * part.process_share}
+            elif self.recipe.attention.mode == "glimpse":
+                numbers |= dict.fromkeys(("reinforce", "value", "baseline"), 0.0)
             return torch.zeros((), device=self.device), numbers
         with self._precision():
             outputs: Outputs = self.decoder(regions, part.caption_ids, part.randomness, part.mask)
@@ -108,6 +114,9 @@ class Criterion:
             surrogate = self._reinforce(outputs, log_likelihood, baseline, part)
             loss = loss + surrogate
             numbers |= {"reinforce": surrogate.item(), "baseline": baseline * part.process_share}
+        elif outputs.fixations is not None:
+            looked, more = self._glimpses(outputs.fixations, -_by_word(nll.detach(), part.mask), part)
+            loss, numbers = loss + looked, numbers | more
         return loss, numbers | {"loss": loss.item()}
 
     def _residual(self, outputs: Outputs, part: Part, penalty: Tensor, there: Tensor | None) -> float:
@@ -158,8 +167,7 @@ class Criterion:
         settings = self.recipe.loss
         assert outputs.chosen is not None
         assert outputs.expected is not None
-        share = part.caption_share if settings.reduction == "sum" else part.caption_share / part.caption_words
-        return share * reinforce_surrogate(
+        return self._sample_share(part) * reinforce_surrogate(
             outputs.alpha,
             outputs.chosen,
             log_likelihood,
@@ -169,6 +177,21 @@ class Criterion:
             reward_scale=settings.reward_scale,
             entropy_weight=settings.entropy,
         )
+
+    def _sample_share(self, part: Part) -> float:
+        return part.caption_share / (1 if self.recipe.loss.reduction == "sum" else part.caption_words)
+
+    def _glimpses(self, fixations: Fixations, log_likelihood: Tensor, part: Part) -> tuple[Tensor, Numbers]:
+        """Return this part's share of what a policy learns where to look by, and its value what to expect.
+
+        `log_likelihood` (b, N, T) is that of the words. Samples weigh as those of hard attention do.
+        """
+        scale, value = self.recipe.loss.reward_scale, fixations.value  # (b, N, T)
+        surrogate = glimpse_surrogate(fixations.log_density, value, log_likelihood, part.mask, reward_scale=scale)
+        surrogate = surrogate * self._sample_share(part)
+        error = value_loss(value, log_likelihood, part.mask) * part.word_share
+        baseline = value.detach()[part.mask].mean().item() * part.word_share
+        return surrogate + error, {"reinforce": surrogate.item(), "value": error.item(), "baseline": baseline}
 
     def self_critical(
         self, part: Part, regions: Tensor | Regions, rewards: Rewards, taught: Part | None, move_baseline: MoveBaseline
@@ -188,15 +211,18 @@ class Criterion:
     def _self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
         """Return the loss of sampled captions alone.
 
-        Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model.
+        Captions are sampled and scored as they are searched for in use, without dropout: the policy is the model. Where
+        points to look at are chosen by a policy, these are sampled too, and learn by the same reward as the words.
         """
         settings = self.recipe.self_critical
         names = (*SELF_CRITICAL, *(("repeats",) if settings.repeats else ()))
         if not len(regions):
             return torch.zeros((), device=self.device), dict.fromkeys(names, 0.0)
+        chooses = self.recipe.attention.mode == "glimpse"
+        first, again = (part.randomness.only_looks() if chooses else None for _ in range(2))
         with self._precision():
             ids, mask = roll_out(
-                self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature
+                self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature, first
             )
             reward = rewards.score(ids, part.images).to(self.device)  # (b, N)
             if settings.baseline == "greedy":
@@ -204,12 +230,15 @@ class Criterion:
                 baseline = rewards.score(best, part.images).to(self.device)  # (b, 1)
             else:
                 baseline = (reward.sum(dim=1, keepdim=True) - reward) / (settings.samples - 1)  # (b, N), of the others
-            outputs: Outputs = self.decoder(regions, ids, mask=mask)
+            outputs: Outputs = self.decoder(regions, ids, again, mask)
         # As they were drawn: words that never are would otherwise take over what the others are made to lose.
         _, nll = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])  # (W,)
         share, there = part.caption_share, Regions.of(regions).mask
         residual = doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean", regions=there)
-        loss = self_critical_loss(-_by_word(nll, mask), mask, reward, baseline.expand_as(reward)) * share
+        log_probs = -_by_word(nll, mask)  # (b, N, T)
+        if outputs.fixations is not None:
+            log_probs = log_probs + self.recipe.loss.reward_scale * outputs.fixations.log_density
+        loss = self_critical_loss(log_probs, mask, reward, baseline.expand_as(reward)) * share
         repeats = {"repeats": rewards.repeats(ids).mean().item() * share} if settings.repeats else {}
         return loss, repeats | {
             "loss": loss.item(),

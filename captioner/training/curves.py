@@ -22,6 +22,7 @@ LOSSES = (
     "guide",
     "objects",
     "reinforce",
+    "value",
     "self_critical",
     "reward",
 )

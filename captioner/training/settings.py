@@ -75,7 +75,7 @@ class LossConfig:
 
     Only hard attention has the rest: `entropy` weighs the entropy of the weights, `reward_scale` the gradient of the
     samples, both against a sum over words and as much less where that is a mean, and `baseline_decay` is how much of
-    the moving baseline stays after a batch.
+    the moving baseline stays after a batch. Of these, glimpses have the `reward_scale` too; their baseline is learned.
     """
 
     reduction: str = "mean"

@@ -239,7 +239,7 @@ class _Training:
         learner, step = self.learner, self.position.step
         total = self.recipe.epochs * self.plan_lengths.get(False, 0)
         if learner.decoder.attention is not None:
-            learner.decoder.attention.temperature = self.recipe.attention.temperature_at(step, total)
+            learner.decoder.attention.anneal(step, total)
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self.rewards is None:

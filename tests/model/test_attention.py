@@ -194,7 +194,7 @@ def test_self_attention_lets_regions_see_each_other() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mode": "firm"}, "attention mode is 'firm'; choose from soft, hard, gumbel, local, none"),
+        ({"mode": "firm"}, "attention mode is 'firm'; choose from soft, hard, gumbel, local, glimpse, none"),
         ({"score": "sum"}, "attention score is 'sum'; choose from additive, dot"),
         ({"inference": "guess"}, "attention inference is 'guess'; choose from expectation, argmax"),
         ({"width": 0}, "attention width is 0"),
@@ -203,6 +203,11 @@ def test_self_attention_lets_regions_see_each_other() -> None:
         ({"temperature": 0.0}, "attention temperature is 0.0"),
         ({"final_temperature": -1.0}, "attention final_temperature is -1.0"),
         ({"heads": -1}, "attention heads is -1"),
+        ({"glimpses": 0}, "attention glimpses is 0; it must be at least 1"),
+        ({"scales": 9}, "attention scales is 9; it must be at most 8"),
+        ({"patch": 0}, "attention patch is 0; it must be at least 1"),
+        ({"deviation": 0.0}, "attention deviation is 0.0; it must be above 0"),
+        ({"final_deviation": 3.0}, "attention final_deviation is 3.0; it must be at most 2"),
     ],
 )
 def test_bad_settings_name_the_value_and_the_choices(values: dict[str, object], message: str) -> None:

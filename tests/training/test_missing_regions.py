@@ -65,7 +65,7 @@ def imported_recipe(data: Path, **settings: object) -> Recipe:
     )
 
 
-@pytest.mark.parametrize("mode", ["soft", "hard", "local"])
+@pytest.mark.parametrize("mode", ["soft", "hard", "local", "glimpse"])
 def test_padded_photographs_are_learned_from(mode: str, shapes: Path, tmp_path: Path) -> None:
     recipe = toy_recipe(
         shapes, **PADDED, attention={"mode": mode, "width": 8}, epochs=4, validation={"every": 4, "overlays": 4}

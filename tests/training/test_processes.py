@@ -33,6 +33,7 @@ CAPTIONS = (1, 2, 3, 2, 2, 1, 2)
 KINDS: dict[str, dict[str, Any]] = {
     "soft": {"decoder": {"dropout": 0.4}, "loss": {"reduction": "mean"}},
     "hard": {"attention": {"mode": "hard", "width": 8}, "decoder": {"dropout": 0.2}, "loss": {"reduction": "sum"}},
+    "glimpse": {"attention": {"mode": "glimpse", "glimpses": 2}, "loss": {"reduction": "sum"}},
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4}},
     "some blocks tuned": {"epochs": 1, "tuning": {"from_epoch": 1, "rate": 1e-4, "blocks": 3}},
@@ -92,7 +93,7 @@ def test_two_processes_do_what_one_does(kind: str, data: Path, warm: WarmProcess
     assert_near(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard", "self-critical", "mixed rewards"])
+@pytest.mark.parametrize("kind", ["soft", "hard", "glimpse", "self-critical", "mixed rewards"])
 def test_a_batch_may_have_fewer_images_than_there_are_processes(
     kind: str, data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:

@@ -42,6 +42,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "averaged and flipped": {"optimiser": {"average": 0.9, "rate": 0.02}, "batches": FLIPS},
     "hard": {"attention": {"mode": "hard", "width": 8}, "optimiser": {"name": "rmsprop", "rate": 0.01}},
     "gumbel": {"attention": {"mode": "gumbel", "width": 8}, "optimiser": {"name": "adam", "rate": 0.01}},
+    "glimpse": {
+        "epochs": 1,
+        "attention": {"mode": "glimpse", "glimpses": 2},
+        "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01},
+    },
     "self-critical": {"epochs": 1, "self_critical": {"epochs": 1, "samples": 2, "rate": 0.01}},
     "tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3}, "optimiser": {"average": 0.9}, "batches": FLIPS},
     "some blocks tuned": {"tuning": {"from_epoch": 2, "rate": 1e-3, "blocks": 3}, "batches": FLIPS},

@@ -47,7 +47,7 @@ def read_captions(checkpoint: Checkpoint, encoder: Encoder, data: Path, numbers:
     return [" ".join(checkpoint.vocabulary.words(best.ids)) for (best,) in found]
 
 
-@pytest.mark.parametrize(("mode", "epochs"), [("soft", 60), ("hard", 80)])
+@pytest.mark.parametrize(("mode", "epochs"), [("soft", 60), ("hard", 80), ("glimpse", 80)])
 def test_eight_pictures_are_learned_by_heart(mode: str, epochs: int, tmp_path: Path) -> None:
     data = write_toy_data(tmp_path / "data", train=(1,) * 8, val=(1,))
     recipe = toy_recipe(

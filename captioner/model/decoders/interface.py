@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from captioner.model.attention import Attention
 from captioner.model.config import DecoderConfig
-from captioner.model.randomness import Randomness
+from captioner.model.glimpse import Fixations
+from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 
 
@@ -70,6 +71,7 @@ class Step:
     alpha: Tensor  # (B, N, L)
     beta: Tensor  # (B, N, G): G is 1, or the context's width where the gate is a vector
     chosen: Tensor | None  # (B, N), the region that was sampled, where one was
+    fixations: Fixations | None = None  # the points that a policy chose, where there is one
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Outputs:
     beta: Tensor  # (B, N, T, G)
     chosen: Tensor | None  # (B, N, T)
     expected: Tensor | None  # (B, 1, 1) bool: images whose context was an expectation, where others' was one region
+    fixations: Fixations | None = None  # (B, N, T, ...)
 
 
 class Decoder(nn.Module, ABC):
@@ -155,14 +158,19 @@ class Decoder(nn.Module, ABC):
         return outputs.alpha[:, :, :, None, None]
 
     def read(
-        self, inputs: DecoderInputs, state: State, words: Tensor, parents: Tensor | None = None
+        self,
+        inputs: DecoderInputs,
+        state: State,
+        words: Tensor,
+        parents: Tensor | None = None,
+        looks: Looks | None = None,
     ) -> tuple[Step, Tensor]:
         """Read words (B, N) as a search does: return the step, and the scores (B, N, V) of the words to follow.
 
-        `parents` are those of `step`.
+        `parents` are those of `step`. With `looks`, where to look is sampled.
         """
         embedded = self.embed(words, inputs)
-        step = self.step(inputs, state, embedded.projected, parents=parents)
+        step = self.step(inputs, state, embedded.projected, looks, parents=parents)
         return step, self.logits(embedded, step)
 
     def _dropout(self, values: Tensor, randomness: Randomness | None, mask: Tensor | None = None) -> Tensor:

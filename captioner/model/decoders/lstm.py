@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ from captioner.datasets.vocabulary import PAD
 from captioner.model.attention import Attention, Glimpse, PreparedRegions
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step, projection
+from captioner.model.glimpse import Fixations
 from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
@@ -146,12 +147,13 @@ class LSTMDecoder(Decoder):
         glimpse = self._attend(inputs.regions, state.tensors[0], reads, rows, randomness, captions)
         context = self._feed(glimpse.context, beta, state.step)  # (B, N, R)
         gates = inputs.from_context(context) + gates  # (B, N, 4H)
-        alpha, chosen = glimpse.alpha, glimpse.chosen  # (B, N, L), (B, N)
+        alpha, chosen, fixations = glimpse.alpha, glimpse.chosen, glimpse.fixations  # (B, N, L), (B, N)
         if rows is not None:
             gates, cell, context, alpha, beta = (rows.share(each) for each in (gates, cell, context, alpha, beta))
             chosen = rows.share(chosen) if chosen is not None else None
+            fixations = fixations.map(rows.share) if fixations is not None else None
         hidden, cell = lstm_cell(words + gates, cell)  # (B, N, H)
-        return Step(State((hidden, cell), state.step + 1), hidden, context, alpha, beta, chosen)
+        return Step(State((hidden, cell), state.step + 1), hidden, context, alpha, beta, chosen, fixations)
 
     def _attend(
         self,
@@ -170,7 +172,8 @@ class LSTMDecoder(Decoder):
         spread = [rows.spread(read) for read in reads]  # (B, N, ...)
         seen: Glimpse = self.attention(regions, hidden, looks, reads=spread, captions=captions)
         chosen = rows.select(seen.chosen) if seen.chosen is not None else None
-        return Glimpse(rows.select(seen.context), rows.select(seen.alpha), chosen)
+        fixations = seen.fixations.map(rows.select) if seen.fixations is not None else None
+        return Glimpse(rows.select(seen.context), rows.select(seen.alpha), chosen, fixations)
 
     def _feed(self, context: Tensor, beta: Tensor, step: int) -> Tensor:
         """Return the context (..., R) as the LSTM reads it: gated, or none where the image came with the first step."""
@@ -219,7 +222,8 @@ class LSTMDecoder(Decoder):
             state = steps[-1].state
         joined = _join(steps, captions, length)
         logits = self.logits(words, joined, randomness, mask)
-        return Outputs(logits, joined.alpha, joined.beta, joined.chosen, inputs.regions.expected)
+        expected = inputs.regions.expected
+        return Outputs(logits, joined.alpha, joined.beta, joined.chosen, expected, joined.fixations)
 
 
 @torch.no_grad()
@@ -264,4 +268,16 @@ def _join(steps: list[Step], captions: int, length: int) -> Step:
         stack([step.alpha for step in steps]),
         stack([step.beta for step in steps]),
         stack(chosen).squeeze(-1) if chosen else None,
+        _join_fixations([step.fixations for step in steps if step.fixations is not None], stack),
     )
+
+
+def _join_fixations(fixations: list[Fixations], stack: Callable[[list[Tensor]], Tensor]) -> Fixations | None:
+    """Return fixations of T steps as one of tensors (B, N, T, ...), None where there are none."""
+    if not fixations:
+        return None
+    shape = fixations[0].points.shape[2:]  # (G, 2)
+    points = stack([each.points.flatten(2) for each in fixations])  # (B, N, T, 2G)
+    densities = stack([each.log_density.unsqueeze(-1) for each in fixations])  # (B, N, T, 1)
+    values = stack([each.value.unsqueeze(-1) for each in fixations])  # (B, N, T, 1)
+    return Fixations(points.reshape(*points.shape[:3], *shape), densities.squeeze(-1), values.squeeze(-1))

@@ -116,4 +116,4 @@ class TwoLayerDecoder(LSTMDecoder):
         language_gates = inputs.from_context(context) + seen_gates + language_gates  # (B, N, 4H)
         language, language_cell = lstm_cell(language_gates, language_cell)  # (B, N, H)
         after = State((hidden, cell, language, language_cell), state.step + 1)
-        return Step(after, language, context, glimpse.alpha, beta, glimpse.chosen)
+        return Step(after, language, context, glimpse.alpha, beta, glimpse.chosen, glimpse.fixations)

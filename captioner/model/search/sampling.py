@@ -12,7 +12,7 @@ from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.shared_matrix import at_least_single
-from captioner.model.randomness import Randomness
+from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing
@@ -26,6 +26,7 @@ def roll_out(
     maximum_length: int,
     randomness: Randomness | None = None,
     temperature: float = 1.0,
+    looks: Looks | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return N captions of each image of regions (B, L, D), as `Decoder.forward` reads them: ids, and what to score.
 
@@ -33,18 +34,20 @@ def roll_out(
     its `maximum_length`th word is cut off there. The mask (B, N, T) is True where the next word is part of the caption,
     the end marker included. With randomness, words are as frequent as they are probable at the `temperature`, and the
     captions of an image stand in the order of their lengths, the longest first; without, each is the most probable, and
-    the captions are all alike.
+    the captions are all alike. With `looks`, where to look is sampled too, and captions stand in the order in which
+    they were drawn: `Decoder.forward` looks at the same places with the same numbers from the first on.
     """
     different = captions if randomness is not None else 1
-    inputs, state = decoder.start(regions)
+    inputs, state = decoder.start(regions, different if looks is not None else 1)
     caption_ids = torch.full((len(regions), different, maximum_length + 1), PAD, device=regions.device)  # (B, N, T + 1)
     caption_ids[:, :, 0] = START
     images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
-    words = caption_ids[:, :1, 0]  # (b, 1), then (b, N): before the first word all captions are one
+    # (b, 1), then (b, N): before the first word all captions are one, unless they look at different places
+    words = caption_ids[:, : state.tensors[0].shape[1], 0]
     finished = torch.zeros_like(caption_ids[:, :, 0], dtype=torch.bool)  # (b, N)
     length = 0
     while len(images) and length < maximum_length:
-        step, logits = decoder.read(inputs, state, words)
+        step, logits = decoder.read(inputs, state, words, looks=looks.select(images) if looks is not None else None)
         logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
@@ -65,7 +68,7 @@ def roll_out(
     caption_ids = caption_ids[:, :, : length + 1]
     if randomness is None:
         caption_ids = caption_ids.expand(-1, captions, -1)
-    else:
+    elif looks is None:
         order = (caption_ids != PAD).sum(dim=-1).argsort(dim=1, descending=True, stable=True)  # (B, N)
         caption_ids = caption_ids.gather(1, order.unsqueeze(-1).expand(caption_ids.shape))
     return caption_ids, caption_ids[:, :, 1:] != PAD

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.decoder_kinds import KINDS, L, V, make_inputs, make_kind
+from helpers.decoder_kinds import KINDS, L, V, looked, make_inputs, make_kind
 from helpers.toy_checkpoints import VOCABULARY, make_checkpoint
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from captioner.model.search.beam import search
 from captioner.model.search.sampling import roll_out
 
 SAMPLING = [kind for kind in KINDS if kind.endswith(("hard", "gumbel"))]
+GLIMPSING = [kind for kind in KINDS if "glimpse" in kind]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -62,6 +63,7 @@ def test_teacher_forcing_equals_step_by_step(kind: str, training: bool) -> None:
     torch.testing.assert_close(whole.alpha, alpha)
     torch.testing.assert_close(whole.beta, beta)
     assert (whole.chosen is not None) == (training and kind in SAMPLING)
+    assert (whole.fixations is not None) == (kind in GLIMPSING)
 
 
 @pytest.mark.parametrize("inference", ["expectation", "argmax"])
@@ -86,6 +88,8 @@ def test_teacher_forcing_sampling_and_beams_share_one_step(kind: str, inference:
                 torch.testing.assert_close(logits, expected.logits[:, :, place])
                 torch.testing.assert_close(step.alpha, expected.alpha[:, :, place])
                 torch.testing.assert_close(step.beta, expected.beta[:, :, place])
+                if step.fixations is not None:
+                    torch.testing.assert_close(step.fixations.points, expected.fixations.points[:, :, place])
             sampled = by_row.state
             order, parents = torch.tensor([2, 0, 1, 1]), torch.tensor([1, 3, 0]).expand(len(regions), -1)
             shuffled = State(tuple(each[:, order] for each in by_parent.state.tensors), place + 1)
@@ -187,7 +191,7 @@ def test_every_parameter_learns(kind: str) -> None:
     decoder = make_kind(kind, attention={"expected": 0.5})
     regions, ids = make_inputs(batch=8)
     outputs = decoder(regions, ids, Randomness([0], 8))
-    outputs.logits.square().sum().backward()
+    (outputs.logits.square().sum() + looked(outputs)).backward()
     gradients = {name: parameter.grad for name, parameter in decoder.named_parameters()}
     assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
 
@@ -214,7 +218,10 @@ def test_a_mask_saves_work_and_changes_nothing(kind: str) -> None:
         decoder = make_kind(kind, dropout=0.3)
         outputs = decoder(regions, ids, Randomness([7], 3), told)
         logits = outputs.logits if told is not None else outputs.logits[mask]
-        (logits.square().sum() + (outputs.alpha[mask] ** 3).sum() + (outputs.beta[mask] ** 3).sum()).backward()
+        loss = logits.square().sum() + (outputs.alpha[mask] ** 3).sum() + (outputs.beta[mask] ** 3).sum()
+        if outputs.fixations is not None:
+            loss = loss + outputs.fixations.log_density[mask].sum() + outputs.fixations.value[mask].square().sum()
+        loss.backward()
         assert outputs.alpha.shape == (3, 3, 6, L)
         found.append((logits, outputs.alpha[mask], [parameter.grad for parameter in decoder.parameters()]))
     torch.testing.assert_close(*found)
@@ -246,8 +253,8 @@ def test_what_is_missing_has_no_weight_and_no_gradient(kind: str) -> None:
         torch.testing.assert_close(whole.logits, decoder(regions, ids).logits)
         wild = regions.masked_fill(~mask.unsqueeze(-1), torch.nan)
         assert torch.equal(decoder(Regions(wild, mask), ids).logits, outputs.logits)
-        if kind.endswith("local"):
-            return  # the window needs the whole grid
+        if kind.endswith("local") or kind in GLIMPSING:
+            return  # a window or a patch needs the whole grid
         for image in range(3):
             alone = decoder(regions[image : image + 1, mask[image]], ids[image : image + 1])
             torch.testing.assert_close(alone.logits[0], outputs.logits[image])
@@ -275,7 +282,7 @@ def test_half_precision_is_near_single(kind: str) -> None:
         with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
             outputs = decoder(regions.float(), ids, Randomness([7], 4))
         assert outputs.alpha.dtype == torch.float32
-        loss = outputs.logits.float().square().mean() + outputs.alpha.square().mean()
+        loss = outputs.logits.float().square().mean() + outputs.alpha.square().mean() + looked(outputs)
         loss.backward()
         losses.append(loss.item())
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in decoder.parameters()]))
