@@ -30,8 +30,10 @@ CAPTION: dict[str, Any] = {
     },
     "attention": _list(_list(_list(_SHARE, "a row"), "a word"), "weights, T x rows x columns; each word's sum to 1"),
     "beta": _list(_SHARE, "how much of what it looked at each word let in, T numbers"),
+    "heads": {"type": "array", "description": "weights of all heads, T x layers x heads x rows x columns"},
 }
 REQUIRED = ("text", "words", "probabilities", "log_prob")
+LOOKS = ("attention", "beta", "geometry")  # of records with attention, and of every answer
 
 _NAME: dict[str, Any] = {
     "file_name": {**_TEXT, "description": "the image's path as given or found; ARCHIVE/MEMBER for one in an archive"},
@@ -45,6 +47,7 @@ _GEOMETRY: dict[str, Any] = {
         "height": _COUNT,
         "box": _list(_NUMBER, "left, top, right, bottom"),
         "flipped": {"type": "boolean"},
+        "boxes": _list(_list(_NUMBER, "left, top, right, bottom"), "of regions that a detector found"),
     },
     "required": ["width", "height", "box", "flipped"],
 }
@@ -56,29 +59,30 @@ _FILE: dict[str, Any] = {
 }
 
 
+# What a record of captions may hold.
+FIELDS: dict[str, Any] = {
+    **_NAME,
+    **CAPTION,
+    "alternatives": _list(
+        {"type": "object", "properties": CAPTION, "required": list(REQUIRED)}, "the next best captions"
+    ),
+    "geometry": _GEOMETRY,
+    "model": {**_TEXT, "description": "a hash of the model's weights and settings"},
+    "model_name": _TEXT,
+    "search": {"type": "object", "description": "all settings that decide what is said"},
+    "wording": {"type": "object", "description": "what was made of the model's words: sentence, prefix, suffix"},
+    "file": _FILE,
+    "corrected": {"type": "boolean", "description": "somebody chose or wrote the text"},
+    "model_text": {**_TEXT, "description": "what the model said, where somebody wrote another text"},
+}
+
+
 def record_schema() -> dict[str, Any]:
     """Return the JSON Schema of one line: the captions of an image, or why it has none."""
     caption = {
         "type": "object",
         "title": "the captions of an image",
-        "properties": {
-            **_NAME,
-            **CAPTION,
-            "alternatives": _list(
-                {"type": "object", "properties": CAPTION, "required": list(REQUIRED)}, "the next best captions"
-            ),
-            "geometry": _GEOMETRY,
-            "model": {**_TEXT, "description": "a hash of the model's weights and settings"},
-            "model_name": _TEXT,
-            "search": {"type": "object", "description": "all settings that decide what is said"},
-            "wording": {
-                "type": "object",
-                "description": "what was made of the model's words: sentence, prefix, suffix",
-            },
-            "file": _FILE,
-            "corrected": {"type": "boolean", "description": "somebody chose or wrote the text"},
-            "model_text": {**_TEXT, "description": "what the model said, where somebody wrote another text"},
-        },
+        "properties": FIELDS,
         "required": ["file_name", *REQUIRED, "model", "search"],
     }
     error = {

@@ -1,4 +1,4 @@
-"""The HTTP API described for programs, as OpenAPI 3.1; the settings come from the one list of them."""
+"""The HTTP API described for programs, as OpenAPI 3.1; settings and answers come from the one list of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from captioner import __version__
+from captioner.captioning.schema import CAPTION, FIELDS, LOOKS, REQUIRED
 from captioner.figures.masks import STYLES
 from captioner.model.search_settings import Setting
 from captioner.web.request_settings import SERVED
@@ -25,29 +26,8 @@ REFUSALS = {
     "503": "The server is too busy; see `Retry-After`.",
     "504": "There was no answer in time.",
 }
-_NUMBERS = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}}
-_CAPTION: Schema = {
-    "text": {"type": "string", "description": "The caption."},
-    "words": {"type": "array", "items": {"type": "string"}, "description": "Its T words."},
-    "probabilities": {**_NUMBERS, "description": "T probabilities, one for each word."},
-    "log_prob": {"type": "number", "description": "Log probability of all words and the end."},
-    "attention": {
-        "type": "array",
-        "items": {"type": "array", "items": _NUMBERS},
-        "description": "T grids of rows x columns: where the model looked for each word. A grid sums to 1.",
-    },
-    "beta": {**_NUMBERS, "description": "T gates: how much of the image each word let in."},
-}
-_GEOMETRY: Schema = {
-    "type": "object",
-    "description": "Where the grid lies on the upright original, in pixels.",
-    "properties": {
-        "width": {"type": "integer"},
-        "height": {"type": "integer"},
-        "box": {"type": "array", "items": {"type": "number"}, "description": "left, top, right, bottom"},
-        "flipped": {"type": "boolean"},
-    },
-}
+# A caption as records hold it, with attention.
+_CAPTION: Schema = {name: FIELDS[name] for name in (*REQUIRED, *LOOKS) if name in CAPTION}
 
 
 def describe_api(models: Sequence[str], max_upload: int, root_path: str) -> Schema:
@@ -170,20 +150,18 @@ def _caption_answer() -> Schema:
 
 
 def _answer_schema() -> Schema:
-    alternatives = {"type": "array", "items": {"$ref": "#/components/schemas/Caption"}}
+    """Return the schema of an answer: a record of captions with attention, and how it was made."""
     properties = {
-        **_CAPTION,
-        "confidence": {
-            "type": "number",
-            "minimum": 0,
-            "maximum": 1,
-            "description": "How likely people would accept the caption: of a beam search, by a calibrated model.",
-        },
-        "alternatives": {**alternatives, "description": "The next best captions, where `n_best` is above 1."},
-        "geometry": _GEOMETRY,
-        "model": {"type": "string", "description": "Name of the model."},
-        "digest": {"type": "string", "description": "What tells the model from all others."},
-        "search": {"type": "object", "description": "All settings of the search."},
-        "milliseconds": {"type": "number", "description": "How long it took."},
+        **{name: FIELDS[name] for name in (*REQUIRED, *LOOKS, "search")},
+        "confidence": FIELDS["confidence"],
+        "alternatives": {**FIELDS["alternatives"], "items": {"$ref": "#/components/schemas/Caption"}},
+        "model": {"type": "string", "description": "name of the model"},
+        "digest": FIELDS["model"],
+        "milliseconds": {"type": "number", "description": "how long it took"},
     }
-    return {"type": "object", "required": [*_CAPTION, "geometry"], "properties": properties}
+    optional = ("confidence", "alternatives", "milliseconds")  # the time stands beside a list of several answers
+    return {
+        "type": "object",
+        "required": [name for name in properties if name not in optional],
+        "properties": properties,
+    }

@@ -19,6 +19,7 @@ pytest.importorskip("starlette", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from captioner.captioning.captioner import Captioner
+from captioner.captioning.schema import record_schema
 from captioner.model.confidence import LOW
 from captioner.model.encoders.encoder import Encoder
 from captioner.web.app import make_app
@@ -148,6 +149,7 @@ def test_the_description_is_true(client: TestClient, photos: list[bytes]) -> Non
             above = {name: schema["maximum"] + 1, "sample": name in ("temperature", "top_k", "top_p")}
             assert client.post("/caption", content=photos[0], params=above).status_code == 400, name
     schemas = {"components": api["components"], "$ref": "#/components/schemas/Answer"}
+    jsonschema.Draft202012Validator.check_schema(schemas)
     jsonschema.validate(client.post("/caption", content=photos[0], params={"n_best": 3}).json(), schemas)
     jsonschema.validate(
         client.post("/caption", content=b"no image").json(), {**schemas, "$ref": "#/components/schemas/Error"}
@@ -158,6 +160,38 @@ def test_the_description_is_true(client: TestClient, photos: list[bytes]) -> Non
             assert answer.status_code == 200, path
             kinds = api["paths"][path][method]["responses"]["200"]["content"]
             assert answer.headers["content-type"].partition(";")[0] in kinds
+
+
+def strict(schema: Any) -> Any:
+    """Return a schema that admits no field but those that it names."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return {**{name: strict(value) for name, value in schema.items()}, **closed}
+
+
+def test_answers_hold_what_the_schema_of_records_says_and_nothing_else(client: TestClient, photos: list[bytes]) -> None:
+    api = client.get("/openapi.json").json()
+    described = api["components"]["schemas"]["Answer"]["properties"]
+    records = record_schema()["oneOf"][0]["properties"]
+    for name in ("text", "words", "probabilities", "log_prob", "attention", "beta", "geometry", "search"):
+        assert described[name] == records[name]
+    validator = jsonschema.Draft202012Validator(
+        {"components": strict(api["components"]), "$ref": "#/components/schemas/Answer"}
+    )
+    for settings in ({}, {"n_best": "3"}, {"sample": "true", "n_best": "2", "model": "b"}):
+        answer = client.post("/caption", content=photos[0], params=settings).json()
+        validator.validate(answer)
+        assert set(described) - set(answer) <= {"alternatives"}
+        jsonschema.validate({"file_name": "a.jpg", **answer}, record_schema())
+    files = [("image", photo) for photo in (photos[0], b"no image", photos[1])]
+    several = client.post("/caption", files=files).json()
+    answers = api["paths"]["/caption"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(several, {"components": api["components"], **answers})
+    for answer in several["captions"][::2]:
+        validator.validate(answer)
 
 
 class Tags(HTMLParser):
