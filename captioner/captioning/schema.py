@@ -25,6 +25,11 @@ CAPTION: dict[str, Any] = {
         "description": "natural logarithm of the probability of all words and the end",
     },
     "attention": _list(_list(_list(_SHARE, "a row"), "a word"), "weights, T x rows x columns; each word's sum to 1"),
+    "points": _list(
+        _list(_list(_NUMBER, "row and column, 0 the middle of the first"), "a word"),
+        "where the eye rested, T x glimpses x 2, in cells; only of models with attention.mode glimpse",
+    ),
+    "extents": _list(_NUMBER, "how far the patch of each scale reaches from a point, in cells"),
     "beta": _list(_SHARE, "how much of what it looked at each word let in, T numbers"),
 }
 REQUIRED = ("text", "words", "probabilities", "log_prob")
