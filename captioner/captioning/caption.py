@@ -19,6 +19,7 @@ from captioner.images.sources import Source
 # What half precision loses of a sum of a few hundred weights, and no more.
 _SUM_TOLERANCE = 0.02
 _DIGITS = 6  # significant ones of probabilities in plain values
+_POINT_DECIMALS = 3  # of cells
 _GRID_DECIMALS = 5  # of attention weights in plain values: a grid's sum stays right to a thousandth
 
 
@@ -36,6 +37,8 @@ class Caption:
     source: ImageSource | None = None  # what it was made of
     heads: NDArray[np.float32] | None = None  # (T, layers, heads, rows, columns), where they were asked for
     confidence: float | None = None  # 0..1, how likely people would accept it, where the model can tell
+    points: NDArray[np.float32] | None = None  # (T, glimpses, 2), row and column in cells, where a policy chose them
+    extents: tuple[float, ...] = ()  # how far the patch of each scale reaches from a point, in cells
 
     def __post_init__(self) -> None:
         count = len(self.words)
@@ -59,6 +62,8 @@ class Caption:
                 expected = f"({count}, layers, heads, {shape[1]}, {shape[2]})"
                 raise ValueError(f"heads has the shape {self.heads.shape}; attention of {shape} needs {expected}")
             _check_weights("heads", self.heads)
+        if self.points is not None:
+            _check_points(self.points, self.extents, count)
 
     def __repr__(self) -> str:
         rows, columns = self.attention.shape[1:]
@@ -70,7 +75,7 @@ class Caption:
         """Return plain values for JSON, as records hold them: rounded, with attention, gates and geometry or without.
 
         Weights are (T, rows, columns) as lists, and those of heads, where they are known, (T, layers, heads, rows,
-        columns). `from_dict` makes the caption again, but for its image.
+        columns). Points that were chosen are (T, glimpses, 2). `from_dict` makes the caption again, but for its image.
         """
         values: dict[str, Any] = {
             "text": self.text,
@@ -84,6 +89,9 @@ class Caption:
             values["attention"] = self.attention.astype(float).round(_GRID_DECIMALS).tolist()
             if self.heads is not None:
                 values["heads"] = self.heads.astype(float).round(_GRID_DECIMALS).tolist()
+            if self.points is not None:
+                values["points"] = self.points.astype(float).round(_POINT_DECIMALS).tolist()
+                values["extents"] = list(self.extents)
             values["beta"] = [_round(value) for value in self.beta.tolist()]
             values["geometry"] = self.geometry.to_dict()
         return values
@@ -99,6 +107,7 @@ class Caption:
         attention = np.asarray(values["attention"], dtype=np.float32)  # (T, rows, columns)
         heads = np.asarray(values["heads"], dtype=np.float32) if words and "heads" in values else None
         confidence = values.get("confidence")
+        points = np.asarray(values["points"], dtype=np.float32) if words and "points" in values else None
         if words and geometry.boxes is not None and attention.shape[1:] != (1, len(geometry.boxes)):
             raise ValueError(f"there are {len(geometry.boxes)} boxes for attention of the shape {attention.shape}")
         return cls(
@@ -112,6 +121,8 @@ class Caption:
             source,
             heads,
             None if confidence is None else float(confidence),
+            points,
+            tuple(map(float, values["extents"])) if points is not None else (),
         )
 
     def open_source(self) -> Image.Image:
@@ -144,6 +155,14 @@ def _check_weights(name: str, weights: NDArray[np.float32]) -> None:
     sums = weights.sum(axis=(-2, -1), dtype=np.float64)  # (...)
     if not (np.all(weights >= 0) and np.all(np.abs(sums - 1) <= _SUM_TOLERANCE)):
         raise ValueError(f"{name} sums to {sums.tolist()}; each word's weights must be positive and sum to 1")
+
+
+def _check_points(points: NDArray[np.float32], extents: tuple[float, ...], count: int) -> None:
+    """Raise ValueError unless points are (count, glimpses, 2) numbers, and their extents above 0."""
+    if points.ndim != 3 or len(points) != count or points.shape[2] != 2:
+        raise ValueError(f"points has the shape {points.shape}; {count} words need ({count}, glimpses, 2)")
+    if not (np.all(np.isfinite(points)) and all(0 < extent < np.inf for extent in extents)):
+        raise ValueError(f"points and extents {extents} must be finite numbers, extents above 0")
 
 
 def _round(value: float) -> float:

@@ -268,6 +268,8 @@ def make_caption(
         hypothesis.alpha.float().cpu().numpy().reshape(-1, *grid)[:, :rows, :columns],
         hypothesis.beta.float().cpu().numpy().clip(0, 1),
         geometry,
+        points=hypothesis.points.float().cpu().numpy() if hypothesis.points is not None else None,
+        extents=hypothesis.extents,
     )
 
 

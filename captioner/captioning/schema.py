@@ -29,6 +29,11 @@ CAPTION: dict[str, Any] = {
         "description": "how likely people would accept the caption: the first of a beam, by a calibrated model",
     },
     "attention": _list(_list(_list(_SHARE, "a row"), "a word"), "weights, T x rows x columns; each word's sum to 1"),
+    "points": _list(
+        _list(_list(_NUMBER, "row and column, 0 the middle of the first"), "a word"),
+        "where the eye rested, T x glimpses x 2, in cells; only of models with attention.mode glimpse",
+    ),
+    "extents": _list(_NUMBER, "how far the patch of each scale reaches from a point, in cells"),
     "beta": _list(_SHARE, "how much of what it looked at each word let in, T numbers"),
     "heads": {"type": "array", "description": "weights of all heads, T x layers x heads x rows x columns"},
 }

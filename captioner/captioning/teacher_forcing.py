@@ -52,6 +52,7 @@ def force_caption(
     log_probs = outputs.logits[0, 0].float().log_softmax(dim=-1)  # (T + 1, V)
     taken = log_probs.gather(1, ids[0, 0, 1:].unsqueeze(1)).squeeze(1)  # (T + 1,), of each word and the end
     known = torch.tensor([word in vocabulary for word in words], device=regions.device)  # (T,)
+    fixations = outputs.fixations
     caption = Caption(
         join_words(words),
         tuple(words),
@@ -60,6 +61,8 @@ def force_caption(
         outputs.alpha[0, 0, :-1].float().cpu().numpy().reshape(-1, *grid)[:, :rows, :columns],
         outputs.beta[0, 0, :-1].float().mean(dim=-1).cpu().numpy().clip(0, 1).astype(np.float32),
         geometry,
+        points=fixations.points[0, 0, :-1].float().cpu().numpy() if fixations is not None else None,
+        extents=fixations.extents if fixations is not None else (),
     )
     if not heads:
         return caption

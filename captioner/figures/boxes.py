@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from captioner.figures.drawing import Outline
+from captioner.figures.fixations import fixation_outlines
 from captioner.figures.masks import CaptionLike
 
 POINTS = 0.8  # of an outline
@@ -23,7 +24,10 @@ def region_outline(
 def attended_boxes(
     caption: CaptionLike, word: int, corner: tuple[float, float], size: tuple[int, int]
 ) -> list[Outline]:
-    """Return the outline of the box that a word looked at most; none where regions are cells, which show themselves."""
+    """Return the outline of the box that a word looked at most; where regions are cells, of the points it looked at.
+
+    None where these were not chosen: cells show themselves.
+    """
     if caption.geometry.boxes is None:
-        return []
+        return fixation_outlines(caption, word, corner, size)
     return [region_outline(caption, (0, int(caption.attention[word].argmax())), corner, size)]

@@ -71,6 +71,14 @@ class Outline:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Bright straight lines from place to place, x and y, with a dark rim, `points` wide."""
+
+    places: tuple[tuple[float, float], ...]
+    points: float
+
+
+@dataclass(frozen=True)
 class Label:
     """A line of text, never mathematics; `x` is its "left", "middle" or "right", as `side` says."""
 
@@ -82,7 +90,7 @@ class Label:
     side: str = "left"
 
 
-Mark = Picture | Contours | Bar | Outline | Label
+Mark = Picture | Contours | Bar | Outline | Trace | Label
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +134,7 @@ def fitting_label(
     return Label(x, baseline, text, points, colour, side)
 
 
-def _put(canvas: NDArray[np.uint8], mark: Picture | Contours | Bar | Outline, dpi: int) -> None:
+def _put(canvas: NDArray[np.uint8], mark: Picture | Contours | Bar | Outline | Trace, dpi: int) -> None:
     if isinstance(mark, Picture):
         height, width = mark.pixels.shape[:2]
         canvas[mark.top : mark.top + height, mark.left : mark.left + width] = mark.pixels
@@ -136,6 +144,12 @@ def _put(canvas: NDArray[np.uint8], mark: Picture | Contours | Bar | Outline, dp
         below[:] = to_levels(draw_contours(below.astype(np.float32) / np.float32(255), mark.mask, dpi))
     elif isinstance(mark, Bar):
         _fill(canvas, (mark.left, mark.top, mark.left + mark.width, mark.top + mark.height), mark.colour)
+    elif isinstance(mark, Trace):
+        image = Image.fromarray(canvas)
+        for colour, points in ((INK, 2 * mark.points), (BRIGHT, mark.points)):
+            line = max(round(points * POINT * dpi), 1)
+            ImageDraw.Draw(image).line(mark.places, ImageColor.getrgb(colour), line, joint="curve")
+        canvas[:] = np.asarray(image)
     else:
         line = max(round(mark.points * POINT * dpi), 1)
         rim = max(line // 2, 1)

@@ -33,6 +33,8 @@ class _Look:
     attention: NDArray[np.float32]  # (T, rows, columns)
     beta: NDArray[np.float32]  # (T,)
     geometry: Geometry
+    points: NDArray[np.float32] | None = None
+    extents: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

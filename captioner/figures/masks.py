@@ -49,6 +49,14 @@ class CaptionLike(Protocol):
     def geometry(self) -> Geometry:
         """Where the grid or the boxes lie on the original pixels."""
 
+    @property
+    def points(self) -> NDArray[np.float32] | None:
+        """Where the eye rested, (T, glimpses, 2), row and column in cells; None where no points were chosen."""
+
+    @property
+    def extents(self) -> tuple[float, ...]:
+        """How far the patch of each scale reaches from a point, in cells."""
+
 
 class Raster:
     """A raster of `size` (width, height) pixels over the whole original, onto which weights of regions are spread.

@@ -15,7 +15,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from captioner.figures.drawing import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet
+from captioner.figures.drawing import BRIGHT, INK, PAPER, Bar, Contours, Label, Outline, Picture, Sheet, Trace
 from captioner.figures.lettering import font_families, visual_order
 from captioner.figures.masks import CONTOURS, RIM
 
@@ -67,6 +67,9 @@ def make_figure(sheet: Sheet, *, reorder: bool) -> Figure:
             axes.add_patch(box).set_zorder(order)
         elif isinstance(mark, Outline):
             _add_outline(axes, mark, order, sheet.dpi)
+        elif isinstance(mark, Trace):
+            for colour, points in ((INK, 2 * mark.points), (BRIGHT, mark.points)):
+                axes.plot(*zip(*mark.places, strict=True), color=colour, linewidth=points, zorder=order)
         else:
             _add_label(axes, mark, len(sheet.marks), reorder)
     return figure

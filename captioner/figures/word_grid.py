@@ -9,6 +9,7 @@ from itertools import zip_longest
 from PIL import Image
 
 from captioner.figures.drawing import Mark, Sheet
+from captioner.figures.fixations import eye_path
 from captioner.figures.masks import CaptionLike
 from captioner.figures.panels import Layout, Panels, check_figure
 
@@ -25,13 +26,14 @@ def word_grid(
     "heat" (a colour scale over the grey image) or "contour" (lines around the highest weights). Each word's attention
     is shown from its own lowest to its own highest weight, but if these differ by less than uniform attention weighs,
     with as much less contrast (see `figures.masks.visible_mask`): uniform attention is flat. What the network did not
-    see is pale and hatched.
+    see is pale and hatched. Where points to look at were chosen, the plain image has the way of the eye, and each word
+    its points, with an outline of what was read around them at each scale.
     """
     check_figure(image, caption, style, width, dpi)
     geometry = caption.geometry
     layout = Layout.fit(len(caption.words) + 1, geometry.width / geometry.height, width, dpi)
     panels = Panels(image, layout, style)
-    marks = panels.draw_plain(0, 0)
+    marks = [*panels.draw_plain(0, 0), *eye_path(caption, layout.panel_corner(0, 0), layout.panel)]
     if caption.words:
         marks += panels.draw_key(0, 0, "probability", BAR_KEY)
     for index in range(len(caption.words)):

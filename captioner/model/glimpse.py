@@ -37,10 +37,11 @@ class Fixations:
     points: Tensor  # (B, N, G, 2), row and column in cells: 0 is the middle of the first
     log_density: Tensor  # (B, N), of the points under the policy, but for a constant
     value: Tensor  # (B, N), the baseline: the mean log likelihood that is expected of the words to come
+    extents: tuple[float, ...]  # (S,), how far the patch of each scale reaches from a point, in cells
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Fixations:
         """Return fixations whose tensors have all been changed alike."""
-        return Fixations(change(self.points), change(self.log_density), change(self.value))
+        return Fixations(change(self.points), change(self.log_density), change(self.value), self.extents)
 
 
 class GlimpsePolicy(nn.Module):
@@ -52,7 +53,7 @@ class GlimpsePolicy(nn.Module):
 
     def __init__(self, config: AttentionConfig, region_width: int, hidden_width: int, grid: tuple[int, int]) -> None:
         super().__init__()
-        self.glimpses = config.glimpses
+        self.glimpses, self.extents = config.glimpses, extents(config)
         self.reader = nn.Linear(hidden_width, 2 * config.glimpses)
         self.seen = nn.Linear(region_width, 2, bias=False) if config.glimpses > 1 else None
         self.value = nn.Linear(hidden_width, 1)
@@ -96,7 +97,7 @@ class GlimpsePolicy(nn.Module):
             weights.append(self.weights(points[-1], mask))
         alpha = torch.stack(weights).mean(dim=0)  # (B, N, L)
         value = at_least_single(self.value(hidden.detach().to(self.value.weight.dtype))).squeeze(-1)  # (B, N)
-        return alpha, Fixations(torch.stack(points, dim=2), log_density, value)
+        return alpha, Fixations(torch.stack(points, dim=2), log_density, value, self.extents)
 
     def weights(self, points: Tensor, mask: Tensor | None) -> Tensor:
         """Return the weights (B, N, L) with which regions are read around points (B, N, 2), each row's sum one."""

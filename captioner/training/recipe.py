@@ -114,7 +114,7 @@ class Recipe:
         wrong = {
             "batches.flips is true": self.batches.flips,
             f"tuning.from_epoch is {self.tuning.from_epoch}": self.tuning.from_epoch,
-            "attention.mode is local": self.attention.mode == "local",
+            f"attention.mode is {self.attention.mode}": self.attention.mode in ("local", "glimpse"),
             f"loss.guide is {self.loss.guide}": self.loss.guide,
             f"loss.objects is {self.loss.objects}": self.loss.objects,
         }

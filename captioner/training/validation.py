@@ -164,6 +164,7 @@ def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:
         probabilities=hypothesis.probabilities.cpu(),
         alpha=hypothesis.alpha.cpu(),
         beta=hypothesis.beta.cpu(),
+        points=hypothesis.points.cpu() if hypothesis.points is not None else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,18 @@ def test_captions_come_back_as_they_were() -> None:
         assert one.attention == pytest.approx(other.attention, abs=1e-5)
         assert one.beta == pytest.approx(other.beta, rel=1e-5)
         assert one.probabilities == pytest.approx(other.probabilities, rel=1e-5)
+
+
+def test_points_come_back_as_they_were() -> None:
+    points = np.random.default_rng(0).random((3, 2, 2)).astype(np.float32)
+    caption = replace(make_caption(), points=points, extents=(1.5, 3.0))
+    (found,) = recorded_captions(json.loads(to_line(caption_record("a", [caption], ORIGIN))))
+    assert found.points == pytest.approx(points, abs=1e-3)
+    assert found.extents == (1.5, 3.0)
+    with pytest.raises(ValueError, match=r"points has the shape \(2, 2, 2\); 3 words need \(3, glimpses, 2\)"):
+        replace(caption, points=points[:2])
+    with pytest.raises(ValueError, match="must be finite numbers"):
+        replace(caption, points=points * np.nan)
 
 
 def test_a_caption_without_words() -> None:

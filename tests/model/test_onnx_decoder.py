@@ -90,6 +90,11 @@ def test_the_graphs_take_the_decoders_steps(attention: Settings, decoder: Settin
             state = taken.state
 
 
+def test_glimpses_have_no_translation() -> None:
+    with pytest.raises(Unsupported, match=r"attention\.mode glimpse"):
+        build_start(make({"mode": "glimpse"}, {}), D, L)
+
+
 def test_half_precision_halves_the_bytes_and_rounds_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_nodes, "_SMALL", 0)
     made = make({}, {"embedding": 64, "hidden": 128})

@@ -192,6 +192,7 @@ def test_images_without_imported_regions_are_left_out(boxes: Path, tmp_path: Pat
         ({"batches": {"flips": True}}, "batches.flips is true; .* imported/toy"),
         ({"tuning": {"from_epoch": 1}}, "tuning.from_epoch is 1"),
         ({"attention": {"mode": "local"}}, "attention.mode is local"),
+        ({"attention": {"mode": "glimpse"}}, "attention.mode is glimpse"),
     ],
 )
 def test_what_boxes_cannot_do_is_refused(settings: dict[str, dict[str, object]], match: str, tmp_path: Path) -> None:

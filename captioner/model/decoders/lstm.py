@@ -280,4 +280,5 @@ def _join_fixations(fixations: list[Fixations], stack: Callable[[list[Tensor]], 
     points = stack([each.points.flatten(2) for each in fixations])  # (B, N, T, 2G)
     densities = stack([each.log_density.unsqueeze(-1) for each in fixations])  # (B, N, T, 1)
     values = stack([each.value.unsqueeze(-1) for each in fixations])  # (B, N, T, 1)
-    return Fixations(points.reshape(*points.shape[:3], *shape), densities.squeeze(-1), values.squeeze(-1))
+    points = points.reshape(*points.shape[:3], *shape)  # (B, N, T, G, 2)
+    return Fixations(points, densities.squeeze(-1), values.squeeze(-1), fixations[0].extents)

@@ -128,7 +128,7 @@ class _Beams:
             groups.append(self._choose(group, scores, groups))
         chosen = _GroupChoice.join(groups)  # (b, K)
         self._finish(chosen.ended, chosen.enders, ended=True)
-        self.pointers.add(self.images, chosen.going, step.alpha, step.beta)
+        self.pointers.add(self.images, chosen.going, step.alpha, step.beta, step.fixations)
         parents, self.words = chosen.going.parents, chosen.going.words
         # Before the first end of all, nothing is certain, and no image is finished.
         self.totals = self._certain(chosen.totals, chosen.ended) if self.finished else chosen.totals

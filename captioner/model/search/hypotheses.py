@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from captioner.model.glimpse import Fixations
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -15,6 +17,7 @@ class Hypothesis:
 
     `log_prob` is that of all words and, where the caption `ended`, of the end marker; `score` ranks hypotheses. For
     each word `probabilities` (T,), the attention `alpha` (T, L) it was chosen under, and the mean gate `beta` (T,).
+    Where a policy chose points to look at, `points` (T, G, 2) and their `extents` are those of `Fixations`.
     """
 
     ids: tuple[int, ...]
@@ -24,6 +27,8 @@ class Hypothesis:
     probabilities: Tensor
     alpha: Tensor
     beta: Tensor
+    points: Tensor | None = None
+    extents: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class _Link:
     choice: Choice
     alpha: Tensor  # (B, k, L)
     beta: Tensor  # (B, k)
+    points: Tensor  # (B, k, 2G), G is 0 where no points are chosen
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,7 @@ class _Traced:
     log_probs: Tensor  # (B, n, T)
     alpha: Tensor  # (B, n, T, L)
     beta: Tensor  # (B, n, T)
+    points: Tensor  # (B, n, T, 2G)
 
 
 class BackPointers:
@@ -98,14 +105,22 @@ class BackPointers:
     def __init__(self, images: int) -> None:
         self.images = images
         self.links: list[_Link] = []
+        self.extents: tuple[float, ...] = ()
 
-    def add(self, images: Tensor, choice: Choice, alpha: Tensor, beta: Tensor) -> None:
+    def add(
+        self, images: Tensor, choice: Choice, alpha: Tensor, beta: Tensor, fixations: Fixations | None = None
+    ) -> None:
         """Note a step of the `images` (b,) still in the batch: what was chosen for each new beam (b, K).
 
-        The attention alpha (b, k, L) and the gates beta (b, k, G) are those of the k beams from which it was chosen.
+        The attention alpha (b, k, L), the gates beta (b, k, G) and what fixations there are (b, k, ...) are those of
+        the k beams from which it was chosen.
         """
+        points = alpha[..., :0]  # (b, k, 0)
+        if fixations is not None:
+            points, self.extents = fixations.points.flatten(2), fixations.extents  # (b, k, 2G)
         widened = choice.map(lambda tensor: self.widen(tensor, images))
-        self.links.append(_Link(widened, self.widen(alpha, images), self.widen(beta.mean(dim=-1), images)))
+        looks = (self.widen(each, images) for each in (alpha, beta.mean(dim=-1), points))
+        self.links.append(_Link(widened, *looks))
 
     def widen(self, rows: Tensor, images: Tensor, fill: float = 0) -> Tensor:
         """Return rows (b, ...) at the places of their images among all (B, ...), `fill` elsewhere."""
@@ -125,26 +140,36 @@ class BackPointers:
                 if log_prob == -torch.inf:
                     continue
                 # Copies, so that a caption does not keep those of the whole batch in memory.
-                tensors = (probabilities, traced.alpha, traced.beta)
-                copies = (tensor[image, place, :length].clone() for tensor in tensors)
-                score = log_prob / (length + 1) ** length_power
-                found[image].append(Hypothesis(tuple(words[image][place][:length]), log_prob, score, ended, *copies))
+                tensors = (probabilities, traced.alpha, traced.beta, traced.points)
+                sure, alpha, beta, points = (tensor[image, place, :length].clone() for tensor in tensors)
+                chosen = points.view(length, points.shape[-1] // 2, 2) if self.extents else None  # (T, G, 2)
+                said, score = tuple(words[image][place][:length]), log_prob / (length + 1) ** length_power
+                looks = (alpha, beta, chosen, self.extents)
+                found[image].append(Hypothesis(said, log_prob, score, ended, sure, *looks))
         return found
 
     def _trace(self, beams: Tensor, lengths: Tensor) -> _Traced:
         """Return the captions of so many words (B, n) that end in these beams (B, n)."""
-        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # of the last word first
+        steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []  # of the last word first
         for length in range(int(lengths.max()), 0, -1):
             link = self.links[length - 1]
             going = lengths >= length  # (B, n)
             places = beams.where(going, 0)  # (B, n)
             choice = link.choice.map(lambda tensor, places=places: tensor.gather(1, places))  # type: ignore[misc]  # (B, n)
-            parents = choice.parents.unsqueeze(-1).expand(*beams.shape, link.alpha.shape[-1])  # (B, n, L)
+            alpha, points = (_of_parents(each, choice.parents) for each in (link.alpha, link.points))  # (B, n, ...)
             beta = link.beta.gather(1, choice.parents)  # (B, n)
-            steps.append((choice.words, choice.log_probs, link.alpha.gather(1, parents), beta))
+            steps.append((choice.words, choice.log_probs, alpha, beta, points))
             beams = choice.parents.where(going, beams)
         if not steps:  # every caption is empty
-            alpha = self.links[0].alpha[:, :1].expand(*beams.shape, -1)  # (B, n, L)
+            alpha, points = (
+                each[:, :1].expand(*beams.shape, -1).unsqueeze(2)[:, :, :0]
+                for each in (self.links[0].alpha, self.links[0].points)
+            )  # (B, n, 0, ...)
             blank = self.links[0].choice.log_probs.new_empty(*beams.shape, 0)  # (B, n, 0)
-            return _Traced(blank.long(), blank, alpha.unsqueeze(2)[:, :, :0], blank)
+            return _Traced(blank.long(), blank, alpha, blank, points)
         return _Traced(*(torch.stack(tensors[::-1], dim=2) for tensors in zip(*steps, strict=True)))
+
+
+def _of_parents(values: Tensor, parents: Tensor) -> Tensor:
+    """Return what belongs to parents (B, n), (B, n, X), of values (B, k, X)."""
+    return values.gather(1, parents.unsqueeze(-1).expand(*parents.shape, values.shape[-1]))

@@ -119,7 +119,7 @@ def sample(
         words = draw_words(scores, uniform[images, :, length], config)  # (b, N)
         taken = scores.gather(2, words.unsqueeze(-1)).squeeze(-1)  # (b, N), -inf where no word may follow
         parents = beams[: len(images)] if length else torch.zeros_like(words)  # (b, N)
-        pointers.add(images, Choice(parents, words, taken), step.alpha, step.beta)
+        pointers.add(images, Choice(parents, words, taken), step.alpha, step.beta, step.fixations)
         going = lengths[images] < 0  # (b, N)
         ends, stuck = going & (words == END) & ~taken.isneginf(), going & taken.isneginf()
         log_probs[images] += taken.where(going & ~stuck, 0)

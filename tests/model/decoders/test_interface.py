@@ -139,6 +139,10 @@ def test_what_a_beam_says_is_as_probable_as_teacher_forcing_says(kind: str) -> N
             taken = outputs.logits[0, 0].log_softmax(dim=-1).gather(1, ids[0, 0, 1:, None]).squeeze(1)  # (T + 1,)
             torch.testing.assert_close(taken[:-1].exp(), caption.probabilities)
             torch.testing.assert_close(outputs.alpha[0, 0, :-1], caption.alpha)
+            if outputs.fixations is not None:
+                torch.testing.assert_close(outputs.fixations.points[0, 0, :-1], caption.points)
+            else:
+                assert caption.points is None
 
 
 @every_kind
