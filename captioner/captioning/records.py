@@ -273,9 +273,9 @@ def recorded_images(path: Path) -> Iterator[tuple[Source, Record]]:
 def _find(name: str, archives: dict[str, dict[str, Source]]) -> Source:
     """Return the image of a name, a file or a member of an archive, of which each is listed once."""
     path = Path(name)
-    if path.exists():
+    if os.path.exists(name):  # which takes any name, unlike a path's own method
         return Source(name, path)
-    archive = next((each for each in path.parents if each.suffix.lower() in ARCHIVES and each.is_file()), None)
+    archive = next((each for each in path.parents if each.suffix.lower() in ARCHIVES and os.path.isfile(each)), None)
     if archive is None:
         return Source(name, path)  # opening it says that it is not there
     key = archive.as_posix()
