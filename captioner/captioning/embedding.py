@@ -80,6 +80,9 @@ def _merged(packet: bytes | None, text: str, is_ours: Callable[[str], bool]) -> 
 def _in_jpeg(data: bytes, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
     position = place = 2
     while data[position] == 0xFF and data[position + 1] != _SCAN:
+        if data[position + 1] == 0xFF:  # a marker may have any number of these before it
+            position += 1
+            continue
         code, (length,) = data[position + 1], struct.unpack_from(">H", data, position + 2)
         end = position + 2 + length
         contents = data[position + 4 : end]

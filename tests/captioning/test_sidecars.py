@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from helpers.awkward_images import COLOURS, PLAIN, encode, exif, jpeg
+from helpers.structural_images import padded_jpeg
 from PIL import Image
 
 from captioner.captioning import xmp
@@ -173,6 +174,14 @@ def test_embedding_leaves_the_rest_byte_for_byte(format: str, tmp_path: Path) ->
     assert said(embedded_packet(again)) == (["a dog"], ["a dog"])
     assert len(again) == len(changed)
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
+
+
+def test_embedding_where_markers_have_filling_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.jpg"
+    path.write_bytes(data := padded_jpeg(3))
+    assert embed_caption(Source(path.name, path), "a cat", lambda text: False)[1]
+    assert said(embedded_packet(path.read_bytes())) == (["a cat"], ["a cat"])
+    assert np.array_equal(np.asarray(open_image(path)), np.asarray(open_image(data)))
 
 
 def test_what_has_no_place_for_captions_says_so(tmp_path: Path) -> None:
