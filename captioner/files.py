@@ -26,6 +26,8 @@ except ImportError:  # Windows: two runs in one folder are not kept apart there
 
 LONGEST_MESSAGE = 4000  # letters
 CAN_LOCK = fcntl is not None
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_ALL_FILES = (*_FULL, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
 
 @contextlib.contextmanager
@@ -56,11 +58,21 @@ def naming_the_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+        if error.errno not in _FULL or error.filename is not None:
             raise
         free = shutil.disk_usage(path.parent).free
         reason = f"{os.strerror(error.errno)}: {free / 1e6:,.1f} MB are free; make room and run the command again"
         raise OSError(error.errno, reason, os.fspath(path)) from None
+
+
+def concerns_all_files(error: OSError) -> bool:
+    """Tell whether what the system says of one file would be said of all others too, as of a full disk."""
+    return error.errno in _OF_ALL_FILES
+
+
+def system_reason(error: OSError) -> str:
+    """Return what the system says, without the name of the file."""
+    return (error.strerror or str(error)).lower()
 
 
 def write_whole(path: Path, contents: str | bytes, *, unfinished: Path | None = None, sync: bool = True) -> None:

@@ -7,39 +7,70 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from captioner.captioning import xmp
-from captioner.files import replacing
+from captioner.files import concerns_all_files, digest, printable, replacing, system_reason
 from captioner.images.headers import find_format
-from captioner.images.opening import read_file
+from captioner.images.opening import ImageError, read_file
+from captioner.images.sources import Source
 
 _XMP_JPEG, _XMP_PNG = b"http://ns.adobe.com/xap/1.0/\0", b"XML:com.adobe.xmp"
 _APP1, _SCAN, _FIRST = 0xE1, 0xDA, (0xE0, 0xE1)  # JFIF and EXIF come before XMP
 _MAX_SEGMENT = 65_533
 
 
-def embed_caption(path: Path, text: str, is_ours: Callable[[str], bool]) -> bool:
-    """Put a caption into an image file, whole or not at all; tell whether the file says it now.
+class NoPlaceError(ValueError):
+    """A file has no place for captions, or none for so much."""
 
-    A caption that is there and not the program's, as `is_ours` tells, stays. Raises ValueError for a file that has no
-    place for captions, or none for so much.
+
+def embed_caption(source: Source, text: str, is_ours: Callable[[str], bool]) -> tuple[Source, bool]:
+    """Put a caption into an image file, whole or not at all; return the image as it is then, and whether it says it.
+
+    A caption that is there and not the program's, as `is_ours` tells, stays. Raises `NoPlaceError` for a file that has
+    no place for it, and `ImageError` for one that cannot be written, or is not what the source's stamp tells.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(source.path))
     data, _ = read_file(target)
-    name = find_format(data)
-    if name == "JPEG":
-        changed, says = _in_jpeg(data, text, is_ours)
-    elif name == "PNG":
-        changed, says = _in_png(data, text, is_ours)
-    else:
-        raise ValueError(f"captions cannot be put into {name or 'this format'}; use --format xmp")
-    if changed != data:
-        unfinished = target.with_name(f".captioner-{os.getpid()}.unfinished")
+    if source.stamp is not None and digest(data) != source.stamp.digest:
+        raise _replaced(source)
+    changed, says = _with_caption(data, text, is_ours)
+    if changed == data:
+        return source, says
+    unfinished = target.with_name(f".captioner-{os.getpid()}.unfinished")
+    try:
         with replacing(target, unfinished=unfinished) as file:
             file.write(changed)
             shutil.copymode(target, unfinished)
-    return says
+    except OSError as error:
+        if concerns_all_files(error):
+            raise
+        reason = f"the caption cannot be put into it: {system_reason(error)}"
+        raise ImageError(printable(source.name), reason) from None
+    embedded, found = replace(source, stamp=None).read()
+    if found != changed:
+        raise _replaced(source)
+    return embedded, says
+
+
+def _replaced(source: Source) -> ImageError:
+    return ImageError(printable(source.name), "it was replaced after it had been captioned")
+
+
+def _with_caption(data: bytes, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
+    """Return a file's bytes with a caption, and whether they say it."""
+    name = find_format(data)
+    try:
+        if name == "JPEG":
+            return _in_jpeg(data, text, is_ours)
+        if name == "PNG":
+            return _in_png(data, text, is_ours)
+    except (IndexError, struct.error):
+        raise NoPlaceError("its metadata is damaged; use --format xmp") from None
+    except ValueError as error:
+        raise NoPlaceError(str(error)) from None
+    raise NoPlaceError(f"captions cannot be put into {name or 'this format'}; use --format xmp")
 
 
 def _merged(packet: bytes | None, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
@@ -49,6 +80,9 @@ def _merged(packet: bytes | None, text: str, is_ours: Callable[[str], bool]) -> 
 def _in_jpeg(data: bytes, text: str, is_ours: Callable[[str], bool]) -> tuple[bytes, bool]:
     position = place = 2
     while data[position] == 0xFF and data[position + 1] != _SCAN:
+        if data[position + 1] == 0xFF:  # a marker may have any number of these before it
+            position += 1
+            continue
         code, (length,) = data[position + 1], struct.unpack_from(">H", data, position + 2)
         end = position + 2 + length
         contents = data[position + 4 : end]

@@ -13,11 +13,12 @@ from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_sources
 from captioner.captioning.corrections import apply_corrections, store_corrections
 from captioner.captioning.derived import Derived
-from captioner.captioning.embedding import embed_caption
+from captioner.captioning.embedding import NoPlaceError, embed_caption
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.files import digest
+from captioner.images.opening import ImageError
 from captioner.images.sources import Source, is_in_share, name_key
 from captioner.model.confidence import is_low
 from captioner.processes import Processes
@@ -181,7 +182,8 @@ class _Run:
         results = caption_sources(self.model, self._pending(sources), self.options, stamped=self.output.stamped)
         for result in results if self.pictures is None else self.pictures.draw(results):
             if result.error is None:
-                self._record(result)
+                result = self._record(result)
+            if result.error is None:
                 self.captioned += 1
                 self.low += is_low(result.captions[0].confidence)
             else:
@@ -191,12 +193,19 @@ class _Run:
             self._advance()
         self.seconds = time.monotonic() - started
 
-    def _record(self, result: Result) -> None:
+    def _record(self, result: Result) -> Result:
+        """Record what came of an image, and return it; one that cannot take its caption has failed."""
         wording = self.output.wording
         captions = [replace(caption, text=wording.apply(caption.text)) for caption in result.captions]
-        source = self._embed(result.source, captions[0].text) if self.output.embed else result.source
+        source = result.source
+        if self.output.embed:
+            try:
+                source = self._embed(source, captions[0].text)
+            except ImageError as error:
+                return Result.failed(source, error.reason)
         stamp = source.stamp.to_dict() if source.stamp is not None else None
         self.folder.add_caption(caption_record(result.name, captions, self.origin, stamp))
+        return result
 
     def _embed(self, source: Source, text: str) -> Source:
         """Put a caption into its image, and return the image as it is then."""
@@ -205,11 +214,14 @@ class _Run:
             return source
         written.note(source.path, digest(text.encode()))
         try:
-            if not embed_caption(source.path, text, lambda said: written.is_noted(source.path, digest(said.encode()))):
-                written.left.append(source.path)
-        except ValueError:  # of a format that has no place for captions
+            embedded, says = embed_caption(
+                source, text, lambda said: written.is_noted(source.path, digest(said.encode()))
+            )
+        except NoPlaceError:
+            embedded, says = source, False
+        if not says:
             written.left.append(source.path)
-        return replace(source, stamp=None).read()[0]
+        return embedded
 
     def _pending(self, sources: Iterable[Source]) -> Iterator[Source]:
         for source in sources:

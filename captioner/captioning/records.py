@@ -282,9 +282,10 @@ def recorded_images(path: Path) -> Iterator[tuple[Source, Record]]:
 def _find(name: str, archives: dict[str, dict[str, Source]]) -> Source:
     """Return the image of a name, a file or a member of an archive, of which each is listed once."""
     path = Path(name)
-    if path.exists():
+    if os.path.exists(name):  # which takes any name, unlike a path's own method
         return Source(name, path)
-    archive = next((each for each in path.parents if each.name.lower().endswith(ARCHIVES) and each.is_file()), None)
+    archives_above = (each for each in path.parents if each.name.lower().endswith(ARCHIVES) and os.path.isfile(each))
+    archive = next(archives_above, None)
     if archive is None:
         return Source(name, path)  # opening it says that it is not there
     key = archive.as_posix()

@@ -79,8 +79,8 @@ class Sidecars:
     def _merge(self, path: Path, text: str, unfinished: Path) -> bool:
         """Put a caption into a sidecar that is there, and nothing else; leave one that says something of its own."""
         try:
-            if path.is_symlink():
-                raise ValueError("a symlink")
+            if path.is_symlink() or not path.is_file():
+                raise ValueError("not a regular file")
             before = path.read_bytes()
             packet, says = xmp.merge(before, text, lambda said: self.written.is_noted(path, digest(said.encode())))
         except ValueError:

@@ -69,7 +69,7 @@ class WrittenFiles:
     def write(self, path: Path, contents: bytes, *, unfinished: Path | None = None, sync: bool = False) -> bool:
         """Write a file unless that would replace somebody else's; tell whether it holds the contents now."""
         with suppress(OSError):
-            if not path.is_symlink() and path.read_bytes() == contents:
+            if path.is_file() and not path.is_symlink() and path.read_bytes() == contents:
                 return True
         if not self.may_replace(path):
             self.left.append(path)

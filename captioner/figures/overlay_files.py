@@ -26,7 +26,7 @@ from captioner.figures.masks import STYLES
 from captioner.figures.panels import check_page
 from captioner.figures.word_grid import comparison, word_grid
 from captioner.figures.word_images import save_word_images
-from captioner.files import one_line
+from captioner.files import concerns_all_files, one_line, system_reason
 from captioner.images.opening import ImageError, open_image
 from captioner.threads import available_cores, map_ahead
 
@@ -107,8 +107,10 @@ def draw_overlays(results: Iterable[Result], out: Path, options: OverlayOptions)
             write_overlays(out, result.name, open_image(result.source.open()), result.captions, options)
         except ImageError as error:
             return Result.failed(result.source, error.reason)
-        except OSError:  # of the disk, and so of all images
-            raise
+        except OSError as error:
+            if concerns_all_files(error):
+                raise
+            return Result.failed(result.source, f"its figure cannot be written: {system_reason(error)}")
         except Exception as error:  # of an image that was replaced meanwhile, or a symlink in the way
             return Result.failed(result.source, one_line(error))
         return result
@@ -134,7 +136,7 @@ def write_overlays(
         path = overlay_path(out, name, kind, options)
         make_parent(out, path)
         if path.is_symlink():
-            raise ValueError(f"{path} is a symlink; nothing is written through it")
+            raise ValueError(f"its {kind} is a symlink in {path.parent}; nothing is written through it")
         written += _write(kind, path, image, captions, options)
     return written
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from captioner.files import system_reason
 from captioner.images.archives import ArchiveError, Member, read_members
 from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
 from captioner.images.compressed_archives import read_compressed_members
@@ -110,7 +111,7 @@ def find_sources(
         for path in find_images(
             [given], recursive=recursive, extensions=extensions, leave_out=leave_out, unread=unread
         ):
-            is_archive = path.name.lower().endswith(ARCHIVES) and not path.is_dir()
+            is_archive = path.name.lower().endswith(ARCHIVES) and not os.path.isdir(path)
             for source in _members(path) if is_archive else [Source(path.as_posix(), path)]:
                 if (key := source.identity) not in seen:
                     seen.add(key)
@@ -121,7 +122,7 @@ def _not_a_file(given: str | os.PathLike[str]) -> str | None:
     """Return why a path is none that could be read, and what to do."""
     text = os.fspath(given)
     if _URL.match(text):
-        return f"a URL; download it first, or pipe it: curl -sL '{text}' | captioner caption -"
+        return "a URL; download it first, or pipe it: curl -sL URL | captioner caption -"
     kind = unread_kind(text)
     if kind == "compressed archive" and os.path.isfile(text):
         return "an archive of a kind that is not read; unpack it first and name the folder"
@@ -144,7 +145,7 @@ def _members(archive: Path) -> Iterator[Source]:
                     streamed=member.streamed,
                 )
     except (ArchiveError, OSError, ValueError, OverflowError) as error:  # ValueError of a name that no file can have
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        reason = system_reason(error) if isinstance(error, OSError) else str(error)
         yield Source(archive.as_posix(), archive, problem=reason)
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from captioner.files import digest, printable
+from captioner.files import digest, open_regular, printable, system_reason
 from captioner.images.archives import ArchiveError
 from captioner.images.compressed_archives import read_compressed_member
 from captioner.images.opening import MAX_BYTES, ImageError, read_file
@@ -76,7 +76,7 @@ class Source:
         try:
             if self.streamed:
                 return read_compressed_member(self.path, offset, self.size)
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 if self.packed is not None:
                     return read_zip_member(file, offset, self.size, self.packed, self.deflated)
                 file.seek(offset)
@@ -84,7 +84,9 @@ class Source:
         except ArchiveError as error:
             raise ImageError(printable(self.name), str(error)) from None
         except OSError as error:
-            raise ImageError(printable(self.name), (error.strerror or str(error)).lower()) from None
+            raise ImageError(printable(self.name), system_reason(error)) from None
+        except ValueError:
+            raise ImageError(printable(self.name), "its archive is not a regular file") from None
 
     def read(self) -> tuple[Source, bytes]:
         """Return the image's bytes, and the source with the stamp of what was read; raise `ImageError` as `open`."""

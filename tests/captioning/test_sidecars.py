@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from helpers.awkward_images import COLOURS, PLAIN, encode, exif, jpeg
+from helpers.structural_images import padded_jpeg
 from PIL import Image
 
 from captioner.captioning import xmp
@@ -18,6 +19,7 @@ from captioner.captioning.sidecars import Sidecars
 from captioner.captioning.wording import Wording
 from captioner.captioning.written_files import WrittenFiles
 from captioner.images.opening import open_image
+from captioner.images.sources import Source
 
 SPACES = {
     "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
@@ -145,37 +147,51 @@ def test_xmp_sidecars_are_merged_and_kept_up_to_date(tmp_path: Path) -> None:
     assert xmp.description(path.read_bytes()) == "Rex"
 
 
+def embedded_packet(data: bytes) -> bytes:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.info.get("xmp") or image.info["XML:com.adobe.xmp"].encode()
+
+
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_embedding_leaves_the_rest_byte_for_byte(format: str, tmp_path: Path) -> None:
     path = tmp_path / "x"
     data = jpeg(COLOURS, exif=exif(6)) if format == "JPEG" else encode(COLOURS, "PNG")
     path.write_bytes(data)
     path.chmod(0o640)
-    assert embed_caption(path, "a cat", lambda text: False)
+    source = Source(path.name, path)
+    assert embed_caption(source, "a cat", lambda text: False)[1]
     changed = path.read_bytes()
-    with Image.open(io.BytesIO(changed)) as image:
-        packet = image.info.get("xmp") or image.info["XML:com.adobe.xmp"].encode()
-    assert said(packet) == (["a cat"], ["a cat"])
+    assert said(embedded_packet(changed)) == (["a cat"], ["a cat"])
     extra = len(changed) - len(data)
     place = next(place for place in range(len(data)) if changed[place] != data[place])
     assert any(changed[:start] + changed[start + extra :] == data for start in range(place - 4, place + 1))
     assert np.array_equal(np.asarray(open_image(path)), np.asarray(open_image(data)))
     assert path.stat().st_mode & 0o777 == 0o640
-    assert not embed_caption(path, "a dog", lambda text: False)
+    assert not embed_caption(source, "a dog", lambda text: False)[1]
     assert path.read_bytes() == changed
-    assert embed_caption(path, "a dog", lambda text: text == "a cat")
-    assert path.read_bytes() == changed.replace(b"a cat", b"a dog")[:0] + path.read_bytes()
+    assert embed_caption(source, "a dog", lambda text: text == "a cat")[1]
+    again = path.read_bytes()
+    assert said(embedded_packet(again)) == (["a dog"], ["a dog"])
+    assert len(again) == len(changed)
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
+
+
+def test_embedding_where_markers_have_filling_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.jpg"
+    path.write_bytes(data := padded_jpeg(3))
+    assert embed_caption(Source(path.name, path), "a cat", lambda text: False)[1]
+    assert said(embedded_packet(path.read_bytes())) == (["a cat"], ["a cat"])
+    assert np.array_equal(np.asarray(open_image(path)), np.asarray(open_image(data)))
 
 
 def test_what_has_no_place_for_captions_says_so(tmp_path: Path) -> None:
     path = tmp_path / "x.gif"
     path.write_bytes(encode(COLOURS, "GIF", "P"))
     with pytest.raises(ValueError, match="cannot be put into GIF; use --format xmp"):
-        embed_caption(path, "a cat", lambda text: True)
+        embed_caption(Source(path.name, path), "a cat", lambda text: True)
     path.write_bytes(PLAIN)
     with pytest.raises(ValueError, match="no room"):
-        embed_caption(path, "a cat " * 20_000, lambda text: True)
+        embed_caption(Source(path.name, path), "a cat " * 20_000, lambda text: True)
     assert path.read_bytes() == PLAIN
 
 

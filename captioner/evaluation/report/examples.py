@@ -105,8 +105,9 @@ def _picture(evaluation: Evaluation, place: int, path: Path) -> Html:
             )
         pixels.thumbnail((_PLAIN_SIDE, _PLAIN_SIDE), Image.Resampling.LANCZOS)
         return tag("img", src=jpeg(pixels), alt="The image, without attention", class_="plain")
-    except (ImageError, ValueError) as error:  # the latter of an image that has changed since
-        return tag("p", f"{image.file_name} cannot be shown: {error}", class_="problem")
+    except ValueError as error:  # of an image that cannot be opened, or has another size by now
+        reason = error.reason if isinstance(error, ImageError) else error
+        return tag("p", f"{image.file_name} cannot be shown: {reason}", class_="problem")
 
 
 def _describe(caption: Caption) -> str:

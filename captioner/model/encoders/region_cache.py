@@ -80,7 +80,10 @@ class Record:
         """Tell whether the file still is what was encoded, by its contents where only its time is another."""
         if stamp is None or stamp[0] != self.size:
             return False
-        return stamp[1] == self.modified or digest(path) == self.digest
+        try:
+            return stamp[1] == self.modified or digest(path) == self.digest
+        except (OSError, ValueError):  # whoever opens it says why it cannot be read
+            return False
 
 
 class RegionCache:

@@ -237,3 +237,18 @@ def test_regions_beyond_half_precision_are_refused(photos: CaptionDataset, lite0
     loud.trunk[0].weight.data *= 1e9  # type: ignore[index,union-attr]
     with pytest.raises(ValueError, match="too large for half precision"):
         fill_cache(photos.images, tmp_path / "cache", loud)
+
+
+def test_a_file_that_cannot_be_read_is_not_what_was_encoded(
+    photos: CaptionDataset, lite0: Encoder, tmp_path: Path
+) -> None:
+    image = photos.images[0]
+    folder, _ = fill_cache([image], tmp_path / "cache", lite0)
+    with RegionCache(folder) as cache:
+        record = cache.records[image.file_name]
+        later = (record.size, record.modified + 1)  # so that the contents are looked at
+        assert record.is_of(image.path, later)
+        image.path.unlink()
+        assert not record.is_of(image.path, later)
+        os.mkfifo(image.path)
+        assert not record.is_of(image.path, later)
