@@ -169,7 +169,7 @@ def test_recipes_are_listed_and_an_unknown_one_lists_them(
     listed = capsys.readouterr().out
     assert re.search(r"^flickr8k-soft +Flickr8k with soft attention", listed, re.MULTILINE)
     assert all(len(line) <= 100 for line in listed.splitlines())
-    assert "unknown recipe 'x'; choose from coco-fast, " in errors_of(["x"], capsys)
+    assert "unknown recipe 'x'; choose from coco-best, " in errors_of(["x"], capsys)
     assert main(["train", "flickr8k-soft", "data.root=elsewhere", "--show"]) == 0
     assert "root: elsewhere" in capsys.readouterr().out
 

@@ -219,7 +219,7 @@ def test_damaged_manifest(tmp_path: Path) -> None:
         ({"encoder_identity": {}}, "{} cannot be loaded: encoder_identity has no 'grid' of rows and columns, "
          "1024 at most, or no 'dimensions', 16384"),
         ({"attention": {"mode": "firm"}}, "{} cannot be loaded: attention mode is 'firm'; choose from soft, hard, "
-         "gumbel, local, none"),
+         "gumbel, local, glimpse, none"),
         ({"decoder": {"depth": 3}}, "{} cannot be loaded: this version knows no decoder setting 'depth': upgrade"),
         ({"decoder": {"hidden": "wide"}}, "{} cannot be loaded: decoder hidden is 'wide'; expected a whole number"),
         ({"decoder": {"hidden": 10**9}}, "{} cannot be loaded: decoder hidden is 1000000000; it must be at most 16384"),
