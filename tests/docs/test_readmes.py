@@ -33,6 +33,8 @@ NOT_RUN = {
     "torchrun --nnodes=2": "needs two machines",
     "srun torchrun": "needs SLURM",
     "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "is for several machines",
+    "captioner evaluate flickr8k-soft data/flickr8k --split val --calibrate": "needs images; tests/evaluation runs it",
+    "captioner export flickr8k-soft calibrated": "needs what the one before writes",
     "captioner export coco-tuned page --web": "needs npm and a network; tests/web opens such pages",
     "captioner export runs/finetune page --web": "needs onnxruntime-web; tests/web opens such pages",
     "captioner serve": "does not end; the server that curl asks is one",

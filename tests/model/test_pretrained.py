@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.photo_folders import EXAMPLES
+from helpers.photo_folders import EXAMPLES, ROOT
 
 from captioner.captioning.captioner import Captioner, load
+from captioner.captioning.options import CaptionOptions
 from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics.bleu_rouge_cider import bleu
 from captioner.model.bundled import DEFAULT, PRETRAINED, SCORES, bundled_models, find_model, summarise
 from captioner.model.checkpoint import load_checkpoint
+from captioner.model.confidence import CONFIDENCE, read_calibration
 
 MODELS = bundled_models()
 LARGEST = 20e6  # bytes
-# The data set of a model, and how many test images of it the scores are on.
+EVALUATION = ROOT / "captioner" / "evaluation" / "README.md"
+# The data set of a model, and how many test images of it the scores are on, and validation images its confidence.
+CALIBRATED = {"coco": ("coco (Karpathy)", 4392), "flickr8k": ("Flickr8k", 1000)}
 TESTED = {"coco": ("coco (Karpathy)", 4406), "flickr8k": ("Flickr8k", 1000)}
 METRICS = {"BLEU-1": "bleu1", "BLEU-2": "bleu2", "BLEU-3": "bleu3", "BLEU-4": "bleu4", "METEOR": "meteor",
            "ROUGE-L": "rouge_l", "CIDEr-D": "cider"}  # fmt: skip
@@ -70,6 +74,20 @@ def test_a_card_has_the_scores_of_the_evaluation(name: str) -> None:
     assert f"{found['diversity']['distinct']:,} distinct captions" in card
     for heading in ("Data", "Recipe", "Scores", "Limits", "Licence"):
         assert f"\n## {heading}" in card
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_readme_has_the_calibration_of_a_model(name: str) -> None:
+    found = read_calibration(PRETRAINED / name / CONFIDENCE, load_checkpoint(PRETRAINED / name).digest)
+    data, count = CALIBRATED[name.partition("-")[0]]
+    assert (found.data, found.split, found.images, found.search) == (data, "val", count, CaptionOptions().identity())
+    low, others = found.low.accepted, found.others.accepted
+    assert low is not None
+    assert others is not None
+    assert low < 0.5 < others
+    accepted = (low * found.low.images + others * found.others.images) / count
+    shares = f"{accepted:.0%} | {found.low.images:,} | {low:.0%} | {others:.0%} | {found.error:.3f} |"
+    assert f"| {name} | {data} val ({count:,}) | {shares.replace('%', ' %')}\n" in EVALUATION.read_text()
 
 
 @pytest.mark.parametrize("name", MODELS)
