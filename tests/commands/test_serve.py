@@ -380,10 +380,10 @@ def test_a_signal_while_figures_are_drawn_answers_all_that_were_asked_for(
 
 def test_more_connections_than_files(folder: Path, photos: list[bytes], expected: list[str]) -> None:
     running = start("--model", str(folder / "toy"), files=160)
-    silent = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(400)]
+    silent = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(200)]
     try:
         answers = [running.ask(photo) for photo in photos]
-        again = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(50)]
+        again = [socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) for _ in range(20)]
         answers.append(running.ask(photos[0]))
     finally:
         for connection in silent:

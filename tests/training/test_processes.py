@@ -165,7 +165,7 @@ def lines_in(log: Path) -> int:
 def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_happened(
     data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
-    settings = {**KINDS["hard"], "epochs": 30, "save_every": 7, "validation": {"every": 15, "overlays": 0}}
+    settings = {**KINDS["hard"], "epochs": 10, "save_every": 7, "validation": {"every": 5, "overlays": 0}}
     recipe = toy_recipe(data, **settings)
     run, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
     (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
