@@ -101,7 +101,7 @@ def test_a_run_goes_where_it_is_told_and_says_how_it_ended(config: str, capsys: 
         (["toy.yaml", "data.root=nowhere"], "nowhere is not there"),
         (["toy.yaml", "data.validation=dev"], "data has no split 'dev', only train, val"),
         (["toy.yaml", "encoder.name=efficientnet-lite9"], "no encoder is called 'efficientnet-lite9'"),
-        (["toy.yaml", "start=nowhere"], "start is 'nowhere'; choose from coco-soft, "),
+        (["toy.yaml", "start=nowhere"], "start is 'nowhere'; choose from coco-best, "),
         (["toy.yaml", "precision=float16", "--device", "cpu"], "precision float16 needs a CUDA device"),
     ],
 )

@@ -130,8 +130,8 @@ def test_recipes_that_follow_one_another() -> None:
     tuned = load_recipe(RECIPES / "coco-tuned.yaml")
     assert (tuned.tuning.from_epoch, tuned.tuning.blocks) == (1, 6)
     after = load_recipe(RECIPES / "flickr8k-from-coco.yaml")
-    assert both.start == tuned.start == "coco-soft"
-    assert after.start == "coco-tuned"
+    assert tuned.start == "runs/coco-soft"
+    assert both.start == after.start == "coco-tuned"
     assert after.vocabulary.extend
 
 
