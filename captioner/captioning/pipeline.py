@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from threading import Event
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -99,5 +99,8 @@ def caption_items(
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    while batch := list(islice(items, size)):
+    """Yield batches of `size`, a multiple of SEARCHED; the first two are of SEARCHED, so that captions come sooner."""
+    for length in chain((SEARCHED, SEARCHED), repeat(size)):
+        if not (batch := list(islice(items, length))):
+            return
         yield batch
