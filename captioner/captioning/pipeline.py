@@ -70,10 +70,11 @@ def caption_items(
         groups = [batch[start : start + SEARCHED] for start in range(0, len(batch), SEARCHED)]
         if not good:
             return [(group, None) for group in groups]
-        regions = torch.cat([model.encode(good[start : start + size]) for start in range(0, len(good), size)])
+        parts = [model.encode(good[start : start + size]) for start in range(0, len(good), size)]
+        regions = torch.cat(parts) if len(parts) > 1 else parts[0]  # one part need not be copied
         counts = [sum(isinstance(image.prepared, Prepared) for image in group) for group in groups]
-        parts = torch.split(regions, counts)  # each (B, L, D)
-        return [(group, part if len(part) else None) for group, part in zip(groups, parts, strict=True)]
+        shares = torch.split(regions, counts)  # each (B, L, D)
+        return [(group, share if len(share) else None) for group, share in zip(groups, shares, strict=True)]
 
     def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
         batch, regions = encoded
