@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from helpers.toy_captioner import make_toy, write_images
 from torch import Tensor
 
+from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner, caption_sources
 from captioner.captioning.pipeline import SEARCHED, _batches
 from captioner.images.preprocessing import Prepared
@@ -48,3 +51,24 @@ def test_the_first_caption_of_an_endless_folder(tmp_path: Path, lite0: Encoder) 
     assert first.captions
     results.close()  # type: ignore[attr-defined]
     assert sizes[:2] == [SEARCHED, SEARCHED]
+
+
+def test_pixels_are_let_go_once_they_are_encoded(tmp_path: Path, lite0: Encoder) -> None:
+    pixels: list[list[Callable[[], object]]] = []
+    held = []
+
+    class Watching(Captioner):
+        def encode(self, prepared: Sequence[Prepared]) -> Tensor:
+            pixels.append([weakref.ref(image.pixels) for image in prepared])
+            return super().encode(prepared)
+
+        def find_captions(self, *given: Any) -> list[list[Caption]]:
+            held.append(sum(each() is not None for each in pixels[0]))
+            return super().find_captions(*given)
+
+    photos = write_images(tmp_path, 3)
+    model = Watching(make_toy(lite0), device="cpu")
+    sources = [Source(path.as_posix(), path) for path in islice(cycle(photos), 3 * SEARCHED)]
+    assert all(result.captions for result in caption_sources(model, sources))
+    assert len(held) == 3
+    assert held[1:] == [0, 0]  # the second group was encoded after the first, whose pixels nobody needs
