@@ -90,3 +90,20 @@ sys.exit(code or ", ".join(sorted(set({UNUSED + COMPILER!r}) & set(sys.modules))
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"imported for nothing: {result.stderr}"
     assert result.stdout.startswith(f"{EXAMPLES / 'cat.jpg'}\t")
+
+
+@pytest.mark.parametrize("encoder", ["dinov2-small", "tinyvit-5m"])
+def test_an_encoder_is_built_without_the_compiler(encoder: str) -> None:
+    script = f"""
+import sys
+from captioner.model.config import EncoderConfig
+from captioner.model.empty_weights import EmptyWeights
+from captioner.model.encoders.encoder import load_encoder
+from captioner.model.encoders.engines import make_engine
+with EmptyWeights():
+    encoder = load_encoder(EncoderConfig({encoder!r}, weights="random"))
+make_engine(encoder, "onnx", device="cpu").close()
+sys.exit(", ".join(sorted(set({UNUSED + COMPILER!r}) & set(sys.modules))) or 0)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"imported for nothing: {result.stderr}"

@@ -20,6 +20,7 @@ from torch import fx, nn
 from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
+from captioner.model.encoders.shapes import input_shapes
 from captioner.model.onnx_nodes import GraphBuilder, Unsupported
 
 _PASSIVE = (nn.Identity, nn.Dropout)  # they do nothing at inference
@@ -87,7 +88,8 @@ class _Graph(GraphBuilder):
         values: dict[fx.Node, str] = {}
         modules = dict(network.named_modules())
         trace = _Tracer().trace(network)
-        if any(isinstance(module, tuple(WRITERS)) for module in modules.values()):
+        shapes = input_shapes(network, (3, size, size))
+        if any(isinstance(module, tuple(WRITERS)) and name not in shapes for name, module in modules.items()):
             from torch.fx.passes.shape_prop import ShapeProp
 
             whole = fx.GraphModule(copy.deepcopy(network).to("meta"), trace)
@@ -99,8 +101,9 @@ class _Graph(GraphBuilder):
             elif node.op == "output":
                 return inputs[0]
             elif node.op == "call_module" and type(modules[str(node.target)]) in WRITERS:
-                module, shape = modules[str(node.target)], node.all_input_nodes[0].meta["tensor_meta"].shape
-                values[node] = WRITERS[type(module)](self, module, inputs[0], tuple(shape))
+                module, known = modules[str(node.target)], shapes.get(str(node.target))
+                shape = (1, *known) if known else tuple(node.all_input_nodes[0].meta["tensor_meta"].shape)
+                values[node] = WRITERS[type(module)](self, module, inputs[0], shape)
             elif node.op == "call_module":
                 values[node] = self.add_module(modules[str(node.target)], inputs[0])
             elif node.op == "call_function" and node.target is torch.cat and node.kwargs == {"dim": 1}:

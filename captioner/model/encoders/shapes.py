@@ -25,6 +25,18 @@ def output_shape(network: nn.Module, shape: Shape) -> Shape:
     return known if known is not None else probe(network, shape)
 
 
+def input_shapes(network: nn.Module, shape: Shape) -> dict[str, Shape]:
+    """Return by name what comes into each module of a sequence, as far as there are rules; nothing for any other."""
+    found: dict[str, Shape] = {}
+    for name, module in network.named_children() if isinstance(network, nn.Sequential) else ():
+        found[name] = shape
+        after = _by_rule(module, shape)
+        if after is None:
+            break
+        shape = after
+    return found
+
+
 def probe(network: nn.Module, shape: Shape) -> Shape:
     """Return the same by running a copy without numbers."""
     features = copy.deepcopy(network).eval().to("meta")(torch.empty(1, *shape, device="meta"))  # (1, D, rows, columns)
