@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.photo_folders import ROOT
+from helpers.photo_folders import EXAMPLES, ROOT
 
 PACKAGE = ROOT / "captioner"
 # Data flows down this list; a room imports from itself and from those above it.
@@ -72,3 +72,38 @@ def test_no_torch_before_it_is_needed() -> None:
     script = f"import sys, {modules}; sys.exit(', '.join(sorted({heavy} & set(sys.modules))) or 0)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"imported too early: {result.stderr}"
+
+
+# What a bundled model does not need to caption an image; some of these take longer to import than all of the rest.
+UNUSED = ["torchvision", "timm", "matplotlib", "nltk", "pycocotools", "pandas", "scipy", "yaml"]
+COMPILER = ["torch._dynamo", "torch._inductor", "sympy", "triton"]
+
+
+@pytest.mark.parametrize("model", ["coco-tuned", "coco-soft"])
+def test_captioning_an_image_imports_only_what_it_needs(model: str) -> None:
+    script = f"""
+import sys
+from captioner.cli import main
+code = main(["caption", {str(EXAMPLES / "cat.jpg")!r}, "--quiet", "--model", {model!r}])
+sys.exit(code or ", ".join(sorted(set({UNUSED + COMPILER!r}) & set(sys.modules))) or 0)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"imported for nothing: {result.stderr}"
+    assert result.stdout.startswith(f"{EXAMPLES / 'cat.jpg'}\t")
+
+
+@pytest.mark.parametrize("encoder", ["dinov2-small", "tinyvit-5m"])
+def test_an_encoder_is_built_without_the_compiler(encoder: str) -> None:
+    script = f"""
+import sys
+from captioner.model.config import EncoderConfig
+from captioner.model.empty_weights import EmptyWeights
+from captioner.model.encoders.encoder import load_encoder
+from captioner.model.encoders.engines import make_engine
+with EmptyWeights():
+    encoder = load_encoder(EncoderConfig({encoder!r}, weights="random"))
+make_engine(encoder, "onnx", device="cpu").close()
+sys.exit(", ".join(sorted(set({UNUSED + COMPILER!r}) & set(sys.modules))) or 0)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"imported for nothing: {result.stderr}"

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import configparser
+import re
+import shlex
+import subprocess
+import sys
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
-from helpers.photo_folders import ROOT
+from helpers.photo_folders import EXAMPLES, ROOT
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 MODULES = {"pillow": "PIL", "pyyaml": "yaml", "pytest-xdist": "xdist"}
+# Finds no module of an extra, and then runs a command.
+WITHOUT_EXTRAS = """
+import sys
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {modules!r} else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+from captioner.cli import main
+sys.exit(main({arguments!r}))
+"""
 
 
 def test_recipes_and_types_are_there_outside() -> None:
@@ -50,3 +69,25 @@ def test_floors_admit_no_published_holes_and_what_is_installed_is_above_them() -
 
 def test_the_build_needs_a_clean_setuptools() -> None:
     assert 'requires = ["setuptools>=78.1.1"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_demo_needs_no_extra(tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = re.search(r"^demo: (.+)\n((?:\t.+\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    assert recipe[1] == ".venv/package"
+    package = re.search(r"^\.venv/package:.*\n((?:.+\n)+)", makefile, re.MULTILINE)
+    assert package is not None
+    assert "$(PIP) --editable .\n" in package[1]
+    command = next(line for line in recipe[2].splitlines() if "--overlays" in line)
+    arguments = shlex.split(command.replace("data/examples", str(EXAMPLES / "cat.jpg")).replace("$(DEMO)", "out"))[1:]
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    lines = [line for text in settings["options.extras_require"].values() for line in text.split("\n") if line]
+    names = [Requirement(line).name for line in lines if "captioner[" not in line]
+    modules = {MODULES.get(name, name.replace("-", "_")) for name in names}
+    script = WITHOUT_EXTRAS.format(modules=modules, arguments=arguments)
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out" / "gallery.html").is_file()
+    assert len(list((tmp_path / "out" / "overlays").rglob("*.png"))) == 1

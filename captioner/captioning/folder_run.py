@@ -18,6 +18,7 @@ from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output_folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.files import digest
+from captioner.images.key_set import KeySet
 from captioner.images.opening import ImageError
 from captioner.images.sources import Source, is_in_share, name_key
 from captioner.model.confidence import is_low
@@ -171,8 +172,8 @@ class _Run:
         self.found = self.captioned = self.skipped = self.low = 0
         self.failed: list[bytes] = []
         self.gone: list[str] = []
-        self.seen: set[bytes] = set()  # keys of the images of this share
-        self.files: set[bytes] = set()  # keys of those that are files of their own
+        self.seen = KeySet()  # keys of the images of this share, where some may be forgotten
+        self.files = KeySet()  # keys of those that are files of their own, where these are written to or beside
         self.anew = folder.repeated
         self.seconds = 0.0
 
@@ -230,8 +231,9 @@ class _Run:
             key = source.key
             if not is_in_share(key, self.folder.rank, self.folder.count):
                 continue
-            self.seen.add(key)
-            if source.offset is None and source.contents is None:
+            if self.output.prune:
+                self.seen.add(key)
+            if (self.output.embed or self.output.beside_kinds) and source.offset is None and source.contents is None:
                 self.files.add(key)
             if self._is_done(source):
                 self.skipped += 1

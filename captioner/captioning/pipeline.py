@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from threading import Event
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.options import CaptionOptions
+from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared
 from captioner.threads import available_cores, map_ahead
@@ -36,7 +37,17 @@ class _Image(Generic[Item]):
     prepared: Prepared | ImageError
 
 
+@dataclass(frozen=True)
+class _Encoded(Generic[Item]):
+    """The same without its pixels, which need not be held until it is searched: where its regions lie on it."""
+
+    item: Item
+    seed: int
+    geometry: Geometry | ImageError
+
+
 _Batch = list[_Image[Item]]
+_Group = tuple[list[_Encoded[Item]], Tensor | None]  # with the regions of those that have some
 
 
 def caption_items(
@@ -64,26 +75,35 @@ def caption_items(
         except ImageError as error:
             return _Image(item, seed, error.copy())  # the first one's traceback would keep the bytes alive
 
-    def encode(batch: _Batch[Item]) -> list[tuple[_Batch[Item], Tensor | None]]:
+    def encode(batch: _Batch[Item]) -> list[_Group[Item]]:
         """Return groups of images that are searched together, with the regions of those that can be."""
         good = [image.prepared for image in batch if isinstance(image.prepared, Prepared)]
-        groups = [batch[start : start + SEARCHED] for start in range(0, len(batch), SEARCHED)]
+        encoded = [
+            _Encoded(
+                image.item,
+                image.seed,
+                image.prepared.geometry if isinstance(image.prepared, Prepared) else image.prepared,
+            )
+            for image in batch
+        ]
+        groups = [encoded[start : start + SEARCHED] for start in range(0, len(encoded), SEARCHED)]
         if not good:
             return [(group, None) for group in groups]
-        regions = torch.cat([model.encode(good[start : start + size]) for start in range(0, len(good), size)])
-        counts = [sum(isinstance(image.prepared, Prepared) for image in group) for group in groups]
-        parts = torch.split(regions, counts)  # each (B, L, D)
-        return [(group, part if len(part) else None) for group, part in zip(groups, parts, strict=True)]
+        parts = [model.encode(good[start : start + size]) for start in range(0, len(good), size)]
+        regions = torch.cat(parts) if len(parts) > 1 else parts[0]  # one part need not be copied
+        counts = [sum(isinstance(image.geometry, Geometry) for image in group) for group in groups]
+        shares = torch.split(regions, counts)  # each (B, L, D)
+        return [(group, share if len(share) else None) for group, share in zip(groups, shares, strict=True)]
 
-    def find(encoded: tuple[_Batch[Item], Tensor | None]) -> list[tuple[Item, list[Caption] | ImageError]]:
-        batch, regions = encoded
-        good = [(image.prepared.geometry, image.seed) for image in batch if isinstance(image.prepared, Prepared)]
+    def find(encoded: _Group[Item]) -> list[tuple[Item, list[Caption] | ImageError]]:
+        group, regions = encoded
+        good = [(image.geometry, image.seed) for image in group if isinstance(image.geometry, Geometry)]
         found: Iterator[list[Caption]] = iter(())
         if regions is not None:
             geometries, seeds = zip(*good, strict=True)
             found = iter(model.find_captions(regions, geometries, options, seeds, check))
         return [
-            (image.item, image.prepared if isinstance(image.prepared, ImageError) else next(found)) for image in batch
+            (image.item, image.geometry if isinstance(image.geometry, ImageError) else next(found)) for image in group
         ]
 
     workers = options.workers or available_cores()
@@ -99,5 +119,8 @@ def caption_items(
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    while batch := list(islice(items, size)):
+    """Yield batches of `size`, a multiple of SEARCHED; the first two are of SEARCHED, so that captions come sooner."""
+    for length in chain((SEARCHED, SEARCHED), repeat(size)):
+        if not (batch := list(islice(items, length))):
+            return
         yield batch

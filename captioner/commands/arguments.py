@@ -196,23 +196,27 @@ def encoder_config(options: argparse.Namespace) -> EncoderConfig:
 def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
     """Yield a function that shows how many of how many images are done, on stderr where that is a terminal.
 
-    A third number is how many of them were done before, which are not part of the rate; without it, those are that are
-    done when it is called first.
+    The second number is None while nobody knows it. A third is how many of them were done before, which are not part of
+    the rate; without it, those are that are done when it is called first.
     """
     from tqdm import tqdm
 
+    has_begun = False
     with tqdm(
         desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
     ) as bar:
 
-        def show(done: int, total: int, before: int | None = None) -> None:
-            if bar.total is None:
+        def show(done: int, total: int | None, before: int | None = None) -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
                 bar.initial = done if before is None else before
                 bar.reset(total)
             elif before is not None and before > bar.initial:
                 bar.n += before - bar.initial
                 bar.last_print_n += before - bar.initial
                 bar.initial = before
+            bar.total = total
             bar.update(done - bar.n)
 
         yield show

@@ -125,7 +125,7 @@ def _print_captions(
     pending = _Pending(collection, lambda path: all(sidecars.is_beside(path, kind) for kind in output.beside_kinds))
     lines = _json_lines(model, captioning, output) if options.json else _table_lines
     # A terminal that shows the captions needs no bar.
-    with Screen(collection, quiet=options.quiet or sys.stdout.isatty()) as screen:
+    with Screen(collection.aside(), quiet=options.quiet or sys.stdout.isatty()) as screen:
         for result in caption_sources(model, pending if output.beside else collection, captioning):
             captions = tuple(replace(each, text=output.wording.apply(each.text)) for each in result.captions)
             result = replace(result, captions=captions)
@@ -191,7 +191,7 @@ def _fill_folder(
 
     with joined_processes() as processes:
         quiet = options.quiet or not processes.is_first
-        with Screen(collection, quiet=quiet, share=processes.rank, shares=processes.count) as screen:
+        with Screen(collection.aside(), quiet=quiet, share=processes.rank, shares=processes.count) as screen:
             done = caption_into(
                 options.out,
                 model,

@@ -43,9 +43,16 @@ class Collection:
 
     def __iter__(self) -> Iterator[Source]:
         self.unread.clear()
+        yield from self._find(self.unread)
+
+    def aside(self) -> Iterator[Source]:
+        """Yield the same images, and leave `unread` to whoever goes through them meanwhile."""
+        return self._find(Counter())
+
+    def _find(self, unread: Counter[str]) -> Iterator[Source]:
         if self.piped is not None:
             yield self.piped
-        yield from find_sources(self._paths(), recursive=self.recursive, leave_out=self.leave_out, unread=self.unread)
+        yield from find_sources(self._paths(), recursive=self.recursive, leave_out=self.leave_out, unread=unread)
 
     def _paths(self) -> Iterator[str]:
         for path in self.paths:

@@ -12,6 +12,7 @@ from captioner.files import system_reason
 from captioner.images.archives import ArchiveError, Member, read_members
 from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
 from captioner.images.compressed_archives import read_compressed_members
+from captioner.images.key_set import KeySet
 from captioner.images.kinds import EXTENSIONS, unread_kind
 from captioner.images.sources import Source
 from captioner.images.zip_archives import read_zip_members
@@ -55,38 +56,72 @@ def _walk(
     unread: Counter[str],
 ) -> Iterator[Path]:
     visited: set[tuple[int, int]] = set()
-    if leave_out is not None and os.path.isdir(leave_out) and not os.path.samefile(leave_out, top):
-        status = os.stat(leave_out)
-        visited.add((status.st_dev, status.st_ino))
     endings = tuple(extensions)
-    pending = [(top, True)]  # paths, and whether they are folders; the next one last
+    pending: list[Iterator[tuple[Path, bool]]] = [iter([(top, True)])]  # paths, and whether they are folders
     while pending:
-        path, is_folder = pending.pop()
+        following = next(pending[-1], None)
+        if following is None:
+            pending.pop()
+            continue
+        path, is_folder = following
         if not is_folder:
             yield path
             continue
         try:
             status = path.stat()
-            with os.scandir(path) as entries:
-                found = sorted(entries, key=lambda entry: entry.name, reverse=True)
+            if _key(status) not in visited and (path is top or not _is_same(leave_out, status)):
+                visited.add(_key(status))
+                pending.append(_paths(path, _names(path, recursive, endings, unread)))
         except OSError:
             yield path
-            continue
-        if (status.st_dev, status.st_ino) in visited:
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        for entry in found:
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _is_same(folder: str | os.PathLike[str] | None, status: os.stat_result) -> bool:
+    """Tell whether there is such a folder, and it is the one of a status; it may have been made meanwhile."""
+    try:
+        return folder is not None and _key(os.stat(folder)) == _key(status)
+    except OSError:
+        return False
+
+
+def _names(folder: Path, recursive: bool, endings: tuple[str, ...], unread: Counter[str]) -> str:
+    """Return the names to visit in a folder, in order, a NUL between them and a slash after those of folders.
+
+    One text takes a tenth of the memory of as many paths, and the first image need not wait for those to be made.
+    """
+    names, folders = [], set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
             try:
                 is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
                 continue
-            is_image = entry.name.lower().endswith(endings)
-            if entry.name.startswith("."):
+            name = entry.name
+            if name.startswith("."):
                 continue
-            if recursive if is_folder else is_image:
-                pending.append((path / entry.name, is_folder))
-            elif not is_folder and (kind := unread_kind(entry.name)):
+            if recursive if is_folder else name.lower().endswith(endings):
+                names.append(name)
+                if is_folder:
+                    folders.add(name)
+            elif not is_folder and (kind := unread_kind(name)):
                 unread[kind] += 1
+    names.sort()
+    return "\0".join(f"{name}/" if name in folders else name for name in names)
+
+
+def _paths(folder: Path, names: str) -> Iterator[tuple[Path, bool]]:
+    """Yield what `_names` lists, one by one: paths, and whether they are folders."""
+    start = 0
+    while start < len(names):
+        end = names.find("\0", start)
+        end = len(names) if end < 0 else end
+        name = names[start:end]
+        yield folder / name, name.endswith("/")
+        start = end + 1
 
 
 def find_sources(
@@ -102,7 +137,7 @@ def find_sources(
     members that have an image's extension. An archive that cannot be read, or not to its end, is yielded itself, with
     the reason, and so is what is no file at all. `unread` is as for `find_images`.
     """
-    seen: set[bytes] = set()
+    seen = KeySet()
     extensions = (*EXTENSIONS, *ARCHIVES)
     for given in paths:
         if problem := _not_a_file(given):
@@ -113,8 +148,7 @@ def find_sources(
         ):
             is_archive = path.name.lower().endswith(ARCHIVES) and not os.path.isdir(path)
             for source in _members(path) if is_archive else [Source(path.as_posix(), path)]:
-                if (key := source.identity) not in seen:
-                    seen.add(key)
+                if seen.add(source.identity):
                     yield source
 
 

@@ -33,6 +33,8 @@ from captioner.model.config import (
     telling_settings,
 )
 from captioner.model.decoder import Decoder, make_decoder
+from captioner.model.empty_weights import EmptyWeights
+from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import encoder_of
 
@@ -65,7 +67,7 @@ class Checkpoint:
         if self.encoder.weights != "imagenet" and self.encoder_weights is None:
             lost = f"encoder weights is {self.encoder.weights!r}, which nobody can find again"
             raise ValueError(f"{lost}; give encoder_weights as well")
-        with torch.device("meta"):  # shapes without arithmetic
+        with torch.device("meta"), EmptyWeights():  # shapes without arithmetic
             layout: dict[str, Tensor] = self._new_decoder().state_dict(keep_vars=True)
         weights = dict(self.weights)
         first_names: dict[int, str] = {}
@@ -97,7 +99,7 @@ class Checkpoint:
 
     def build_decoder(self) -> Decoder:
         """Return the decoder with its weights, in single precision on the CPU, in evaluation mode."""
-        with torch.random.fork_rng(devices=[]):  # the numbers it starts from are not used: they cost no one a seed
+        with torch.random.fork_rng(devices=[]), EmptyWeights():  # no one's seed, whatever an extension draws
             decoder = self._new_decoder()
         decoder.load_state_dict(self.weights)
         return decoder.eval()
@@ -265,14 +267,18 @@ def _rebuild_encoder(
     config: EncoderConfig, weights: Mapping[str, Tensor], *, progress: bool = False, allow_download: bool = False
 ) -> Encoder:
     """Return the encoder of `config` with other weights in some or all of its trunk, which no classifier fits."""
-    with torch.random.fork_rng(devices=[]):
+    # Where only the last blocks were tuned, what pip installs is needed: no random network need be built to tell.
+    is_partial = is_installed(config.name, config.weights) and not any(name.startswith("0.") for name in weights)
+    with torch.random.fork_rng(devices=[]), EmptyWeights():
         present = sum(weight.numel() for weight in weights.values())
         fetches = config.weights == "imagenet" and allow_download
-        encoder = load_encoder(replace(config, weights="random"), largest=None if fetches else present)
+        first = config if is_partial else replace(config, weights="random")
+        encoder = load_encoder(first, largest=None if fetches else present)
     layout = encoder.trunk.state_dict()
     # Never a file that the configuration names: whoever wrote it does not choose what is read here.
     if config.weights == "imagenet" and any(name not in weights for name in layout):
-        encoder = load_encoder(config, progress=progress, allow_download=allow_download)
+        if not is_partial:
+            encoder = load_encoder(config, progress=progress, allow_download=allow_download)
         weights = {**encoder.trunk.state_dict(), **weights}
     _check_fit(f"the encoder {config.name}", layout, weights)
     encoder.trunk.load_state_dict(weights)

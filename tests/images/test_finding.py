@@ -151,3 +151,33 @@ def test_shares_are_even_and_leave_nothing_out() -> None:
         assert all(len(own) == 1 for own in owners)
         for share in range(shares):
             assert owners.count([share]) == pytest.approx(3000 / shares, rel=0.15)
+
+
+def test_the_first_image_does_not_wait_for_what_comes_after_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(Path(path).as_posix()) or scandir(path))  # type: ignore[func-returns-value]
+    found = find_sources(["."], recursive=True)
+    assert next(found).name == "5.jpg"
+    assert listed == ["."]
+    (tree / "b" / "0.jpg").touch()  # meanwhile, and in a folder that comes later
+    assert next(source.name for source in found if source.name.startswith("b/")) == "b/0.jpg"
+
+
+def test_a_folder_that_is_left_out_may_be_made_meanwhile(tree: Path) -> None:
+    found = find_sources(["."], recursive=True, leave_out="b/drawn")
+    assert next(found).name == "5.jpg"
+    (tree / "b" / "drawn").mkdir()
+    (tree / "b" / "drawn" / "1.jpg").touch()
+    assert "b/drawn/1.jpg" not in [source.name for source in found]
+    assert names("b/drawn") == ["b/drawn/1.jpg"]
+
+
+def test_names_of_any_letters_come_in_order(tmp_path: Path) -> None:
+    written = ["a b.jpg", "a-b.jpg", "a.jpg", "\u00e9.jpg", "\n.jpg", "\u6f22.jpg", "\udc80.jpg", "Z.jpg"]
+    for name in written:
+        (tmp_path / name).touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.jpg").touch()
+    found = [source.path.relative_to(tmp_path).as_posix() for source in find_sources([tmp_path], recursive=True)]
+    assert found == ["a/1.jpg" if name == "a" else name for name in sorted([*written, "a"])]

@@ -13,6 +13,7 @@ from captioner.datasets.vocabulary import PAD
 from captioner.model.attention import Attention, Glimpse, PreparedRegions
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step, projection
+from captioner.model.empty_weights import draw_orthogonal
 from captioner.model.glimpse import Fixations
 from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
@@ -230,7 +231,7 @@ class LSTMDecoder(Decoder):
 def initialise_gates(recurrent: nn.Linear, other: nn.Linear) -> None:
     """Set the weights by which an LSTM's gates read its own hidden state, and the bias, which is the other layer's."""
     for gate in recurrent.weight.chunk(4):
-        nn.init.orthogonal_(gate)
+        draw_orthogonal(gate)
     other.bias.zero_()
     other.bias.chunk(4)[1].fill_(1.0)  # an LSTM that forgets at first learns late
 

@@ -6,7 +6,6 @@ torchvision's classic families; and timm for any other.
 
 from __future__ import annotations
 
-import copy
 import difflib
 import re
 from collections.abc import Collection, Mapping
@@ -17,7 +16,6 @@ from typing import Any
 from urllib.error import URLError
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from captioner.datasets.annotations import shown
@@ -26,6 +24,7 @@ from captioner.images.preprocessing import Preprocessing
 from captioner.model.checkpoint_files import deserialise, read_tensor_file
 from captioner.model.config import WEIGHTS
 from captioner.model.encoders import dinov2, efficientnet_lite, tiny_vit
+from captioner.model.encoders.shapes import output_shape
 from captioner.model.extensions import is_extension, load_extension
 from captioner.processes import check_memory
 
@@ -49,9 +48,15 @@ class Backbone:
 
 def names() -> list[str]:
     """Return every name that needs no extra package."""
-    listed = torchvision.models.list_models(module=torchvision.models)
+    models = _torchvision_models()
+    listed = models.list_models(module=models)
     families = (name for name in listed if name.startswith(TORCHVISION_FAMILIES))
     return [*efficientnet_lite.VARIANTS, *TRANSFORMERS, *families]
+
+
+def _torchvision_models() -> Any:
+    """Return torchvision.models, of which most models need nothing: its import takes more than a second."""
+    return import_module("torchvision.models")
 
 
 def is_installed(name: str, weights: str) -> bool:
@@ -82,10 +87,10 @@ def load_backbone(
         return _load_lite(name, stride, weights)
     if name.startswith("timm/"):
         return _load_timm(name.removeprefix("timm/"), stride, weights, allow_download, largest)
-    if name in names():
-        return _load_torchvision(name, stride, weights, progress, allow_download)
     if is_extension(name):
         return _load_extension(name, stride, weights)
+    if name in names():
+        return _load_torchvision(name, stride, weights, progress, allow_download)
     close = difflib.get_close_matches(name, names(), n=3)
     hint = (
         f"did you mean {' or '.join(close)}?"
@@ -180,8 +185,9 @@ def _load_lite(name: str, stride: int | None, weights: str) -> Backbone:
 
 
 def _load_torchvision(name: str, stride: int | None, weights: str, progress: bool, allow_download: bool) -> Backbone:
-    published = torchvision.models.get_model_weights(name).DEFAULT
-    network = torchvision.models.get_model(name, weights=None)
+    models = _torchvision_models()
+    published = models.get_model_weights(name).DEFAULT
+    network: Any = models.get_model(name, weights=None)
     if weights == "imagenet":
         network.load_state_dict(_download(name, published, progress, allow_download))
     elif weights != "random":
@@ -203,9 +209,8 @@ def _load_torchvision(name: str, stride: int | None, weights: str, progress: boo
     return Backbone(trunk, stride, preprocessing)
 
 
-def _download(
-    name: str, published: torchvision.models.WeightsEnum, progress: bool, allow_download: bool
-) -> dict[str, Tensor]:
+def _download(name: str, published: Any, progress: bool, allow_download: bool) -> dict[str, Tensor]:
+    """Return the state dict of torchvision's `WeightsEnum`."""
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rsplit("/", 1)[-1]
     if not allow_download and not file.is_file():
         raise _refuse_download(name, published.url)
@@ -221,11 +226,11 @@ def _download(
 
 def _cut(name: str, stages: nn.Sequential, stride: int) -> tuple[nn.Sequential, int]:
     """Keep the stages up to the last one of `stride`."""
-    probe = torch.empty(1, 3, 64, 64, device="meta")  # shapes without arithmetic
+    shape = (3, 64, 64)
     strides = []
-    for stage in copy.deepcopy(stages).to("meta"):
-        probe = stage(probe)
-        strides.append(64 // probe.shape[-1])
+    for stage in stages:
+        shape = output_shape(stage, shape)
+        strides.append(64 // shape[-1])
     _check_stride(name, stride, strides)
     last = max(index for index, each in enumerate(strides) if each == stride)
     return stages[: last + 1], stride

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from captioner.model.empty_weights import EmptyWeights
+
 # Stage: kernel, stride of its first block, expansion, output channels, blocks; all of Lite0.
 STAGES = (
     (3, 1, 1, 16, 1),
@@ -103,7 +105,8 @@ def round_channels(channels: float, multiple: int = 8) -> int:
 
 def load_pretrained(variant: str) -> EfficientNetLite:
     """Return the network of `variant` with its ImageNet weights, in evaluation mode."""
-    network = EfficientNetLite(variant)
+    with EmptyWeights():
+        network = EfficientNetLite(variant)
     stored = torch.load(weights_file(variant), map_location="cpu", weights_only=True)
     present = network.state_dict()
     # Both sides list stem, blocks, head and classifier in order of execution; only the names differ.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from captioner.images.preprocessing import Preprocessing
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.backbones import load_backbone
+from captioner.model.encoders.shapes import output_shape
 
 
 class Encoder(nn.Module):
@@ -44,10 +44,8 @@ class Encoder(nn.Module):
         self.register_buffer("std", 255 * torch.tensor(preprocessing.std).view(3, 1, 1), persistent=False)
         if preprocessing.size < stride:
             raise ValueError(f"size is {preprocessing.size}; {name} at {self.layer} needs at least {stride} pixels")
-        probe = torch.empty(1, 3, preprocessing.size, preprocessing.size, device="meta")  # shapes without arithmetic
-        features = copy.deepcopy(trunk).eval().to("meta")(probe)  # (1, D, rows, columns)
-        self.dimensions = int(features.shape[1])
-        self.grid = (int(features.shape[2]), int(features.shape[3]))
+        self.dimensions, *grid = output_shape(trunk, (3, preprocessing.size, preprocessing.size))
+        self.grid = (grid[0], grid[1])
         if preprocessing.fit == "pad" and preprocessing.cells is None:
             if self.grid[0] != self.grid[1]:
                 raise ValueError(f"fit is 'pad'; it needs a square grid, and {name} has one of {self.grid}")

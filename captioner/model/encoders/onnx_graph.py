@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +16,14 @@ import numpy as np
 import torch
 from onnx import TensorProto, helper
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
-from torchvision.ops import StochasticDepth
 
 from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
+from captioner.model.encoders.shapes import input_shapes
 from captioner.model.onnx_nodes import GraphBuilder, Unsupported
 
-# Modules that do nothing at inference.
-_PASSIVE = (nn.Identity, nn.Dropout, StochasticDepth)
+_PASSIVE = (nn.Identity, nn.Dropout)  # they do nothing at inference
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {
     nn.ReLU: ("Relu", {}),
     nn.Sigmoid: ("Sigmoid", {}),
@@ -40,10 +39,16 @@ _ARITHMETIC: dict[Callable[..., Any], str] = {
 }
 
 
+def _is_passive(module: nn.Module) -> bool:
+    """Tell whether a module does nothing at inference; only a network of torchvision's has its stochastic depth."""
+    ops = sys.modules.get("torchvision.ops")
+    return isinstance(module, _PASSIVE) or (ops is not None and isinstance(module, ops.StochasticDepth))
+
+
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        whole = (SameConv, StochasticDepth, *WRITERS)
-        return isinstance(m, whole) or super().is_leaf_module(m, module_qualified_name)
+        is_whole = isinstance(m, (SameConv, *WRITERS)) or _is_passive(m)
+        return is_whole or super().is_leaf_module(m, module_qualified_name)
 
 
 def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
@@ -83,7 +88,10 @@ class _Graph(GraphBuilder):
         values: dict[fx.Node, str] = {}
         modules = dict(network.named_modules())
         trace = _Tracer().trace(network)
-        if any(isinstance(module, tuple(WRITERS)) for module in modules.values()):
+        shapes = input_shapes(network, (3, size, size))
+        if any(isinstance(module, tuple(WRITERS)) and name not in shapes for name, module in modules.items()):
+            from torch.fx.passes.shape_prop import ShapeProp
+
             whole = fx.GraphModule(copy.deepcopy(network).to("meta"), trace)
             ShapeProp(whole).propagate(torch.empty(1, 3, size, size, device="meta"))
         for node in trace.nodes:
@@ -93,8 +101,9 @@ class _Graph(GraphBuilder):
             elif node.op == "output":
                 return inputs[0]
             elif node.op == "call_module" and type(modules[str(node.target)]) in WRITERS:
-                module, shape = modules[str(node.target)], node.all_input_nodes[0].meta["tensor_meta"].shape
-                values[node] = WRITERS[type(module)](self, module, inputs[0], tuple(shape))
+                module, known = modules[str(node.target)], shapes.get(str(node.target))
+                shape = (1, *known) if known else tuple(node.all_input_nodes[0].meta["tensor_meta"].shape)
+                values[node] = WRITERS[type(module)](self, module, inputs[0], shape)
             elif node.op == "call_module":
                 values[node] = self.add_module(modules[str(node.target)], inputs[0])
             elif node.op == "call_function" and node.target is torch.cat and node.kwargs == {"dim": 1}:
@@ -106,7 +115,7 @@ class _Graph(GraphBuilder):
         raise Unsupported("the network returns nothing")
 
     def add_module(self, module: nn.Module, value: str) -> str:
-        if isinstance(module, _PASSIVE):
+        if _is_passive(module):
             return value
         if isinstance(module, nn.Conv2d):
             return self.add_convolution(module, value)
