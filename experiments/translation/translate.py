@@ -15,24 +15,23 @@ from numpy.typing import NDArray
 from pieces import SPACE, Language, join_pieces, word_groups
 from runs import load_model, run_command
 from sentences import encode_source
-from translator import Translator
 
 from captioner.figures.alignment import word_alignment
 from captioner.figures.drawing import save_figure
+from captioner.model.search.hypotheses import Hypothesis
 
 END = "<end>"
 
 
 def align(
-    translator: Translator, languages: tuple[Language, Language], text: str, beam: int = 5
+    languages: tuple[Language, Language], ids: Sequence[int], found: Hypothesis
 ) -> tuple[list[str], list[str], NDArray[np.float32]]:
     """Return the words of a sentence, those of its translation, and the weights (T, L) of the former for the latter.
 
-    A word's pieces are taken together: weights of the sentence are added up, those of the translation averaged.
+    `ids` are those of the sentence. A word's pieces are taken together: weights of the sentence are added up, those of
+    the translation averaged.
     """
     source, target = languages
-    ids = encode_source(text, source)
-    found = translator.search([ids], beam, 1.0)[0]
     read = [*source.vocabulary.words(ids), END]
     said = target.vocabulary.words(found.ids)
     weights = found.alpha[:, : len(read)].numpy()  # (T, L)
@@ -58,11 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not settings.attention:
             raise ValueError(f"{options.run} was trained with --no-attention; there is nothing to draw with --align")
         options.align.mkdir(parents=True, exist_ok=True)
-    for number, line in enumerate((line for line in sys.stdin if line.strip()), start=1):
-        ids = encode_source(line.strip(), languages[0])
-        print(languages[1].decode(translator.search([ids], options.beam, 1.0)[0].ids), flush=True)
+    for number, line in enumerate(filter(None, map(str.strip, sys.stdin)), start=1):
+        ids = encode_source(line, languages[0])
+        found = translator.search([ids], options.beam, 1.0)[0]
+        print(languages[1].decode(found.ids), flush=True)
         if options.align is not None:
-            read, said, weights = align(translator, languages, line.strip(), options.beam)
+            read, said, weights = align(languages, ids, found)
             save_figure(word_alignment(said, read, weights), options.align / f"{number}.png")
     return 0
 

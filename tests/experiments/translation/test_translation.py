@@ -264,7 +264,8 @@ def test_scripts_from_training_to_figures(
 def test_alignments_have_a_row_and_a_column_for_each_word(data: Path, tmp_path: Path) -> None:
     assert run_train(data, tmp_path / "run") == 0
     model, languages, _ = runs.load_model(tmp_path / "run")
-    read, said, weights = translate.align(model, languages, "a b c")
+    ids = sentences.encode_source("a b c", languages[0])
+    read, said, weights = translate.align(languages, ids, model.search([ids], 2, 1.0)[0])
     assert read == ["a", "b", "c", "<end>"]
     assert weights.shape == (len(said), 4)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
