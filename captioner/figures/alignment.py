@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,33 @@ def alignment_matrix(caption: CaptionLike, *, width: float = 7.0, dpi: int = 200
     return Sheet(x + margin, bottom, dpi, tuple(marks))
 
 
+def word_alignment(
+    words: Sequence[str], sources: Sequence[str], weights: NDArray[np.float32], *, dpi: int = 200
+) -> Sheet:
+    """Return a table of the weights (T, L) that each of T words gave to L others, which stand above their columns.
+
+    A column is as wide as its word. The colour scale is that of `alignment_matrix`.
+    """
+    if weights.shape != (len(words), len(sources)) or not weights.size:
+        raise ValueError(f"weights are {weights.shape}; expected one row for each word, and one column for each source")
+    points = _WORD_POINTS * POINT * dpi
+    margin, pad, height = int(_MARGIN * dpi), 0.06 * dpi, max(int(_ROW * dpi), 1)
+    left = int(max(text_width(word, points) for word in words) + margin + pad)
+    widths = [max(height, int(text_width(source, points) + 2 * pad)) for source in sources]
+    top = margin + height
+    edges = np.cumsum([left, *widths])  # (L + 1,)
+    marks: list[Mark] = []
+    for row, word in enumerate(words):
+        marks.append(Label(left - pad, top + (row + 0.68) * height, word, _WORD_POINTS, side="right"))
+    for start, end, source in zip(edges, edges[1:], sources, strict=False):
+        marks.append(Label((start + end) / 2, top - 0.3 * height, source, _WORD_POINTS, side="middle"))
+    table = _Table(top, height, dpi)
+    marks += table.cells(left, widths, weights)
+    marks += table.key(left, sum(widths), table.highest(weights), top + len(words) * height - int(_NUMBERS * dpi))
+    bottom = top + len(words) * height + int((_KEY_GAP + _KEY + _FOOT + _MARGIN) * dpi)
+    return Sheet(int(edges[-1]) + margin, bottom, dpi, tuple(marks))
+
+
 @dataclass(frozen=True)
 class _Table:
     """Where tables begin, and how high their lines are, in pixels."""
@@ -93,24 +121,38 @@ class _Table:
     def draw(self, left: int, side: int, weights: NDArray[np.float32], title: str, groups: list[int]) -> list[Mark]:
         """Return a table of weights (T, cells), each `side` pixels wide, numbered in groups of so many cells."""
         words, cells = weights.shape
-        high = float(weights.max(initial=0)) or 1.0
-        shades = np.rint(weights / high * 255).astype(np.uint8)  # (T, cells)
-        colours = to_levels(colour_scale())  # (256, 3)
-        pixels = colours[shades.repeat(self.height, axis=0).repeat(side, axis=1)]  # (T * height, cells * side, 3)
         width, bottom = cells * side, self.top + words * self.height
         marks: list[Mark] = [
             fitting_label(left, self.top - 0.05 * self.dpi, title, _SMALL_POINTS + 1, self.dpi, width, GREY)
         ]
-        if words:
-            marks.append(Picture(left, self.top, pixels))
-        thin = max(round(0.004 * self.dpi), 1)
-        for word in range(1, words):  # a hair of paper between the lines keeps them apart
-            marks.append(Bar(left, self.top + word * self.height - thin // 2, width, thin, PAPER))
-        marks += self._numbers(left, side, groups, bottom, thin)
-        return marks + self._key(left, width, high, bottom)
+        marks += self.cells(left, [side] * cells, weights)
+        marks += self._numbers(left, side, groups, bottom)
+        return marks + self.key(left, width, self.highest(weights), bottom)
 
-    def _numbers(self, left: int, side: int, groups: list[int], bottom: int, thin: int) -> list[Mark]:
+    @staticmethod
+    def highest(weights: NDArray[np.float32]) -> float:
+        """Return the weight at the upper end of the colour scale."""
+        return float(weights.max(initial=0)) or 1.0
+
+    @property
+    def thin(self) -> int:
+        """The width of the lines between cells."""
+        return max(round(0.004 * self.dpi), 1)
+
+    def cells(self, left: int, widths: Sequence[int], weights: NDArray[np.float32]) -> list[Mark]:
+        """Return the weights (T, cells) as colours, each cell as wide as `widths` say."""
+        shades = np.rint(weights / self.highest(weights) * 255).astype(np.uint8)  # (T, cells)
+        colours = to_levels(colour_scale())  # (256, 3)
+        pixels = colours[shades.repeat(self.height, axis=0).repeat(widths, axis=1)]  # (T * height, width, 3)
+        marks: list[Mark] = [Picture(left, self.top, pixels)] if len(weights) else []
+        for word in range(1, len(weights)):  # a hair of paper between the lines keeps them apart
+            top = self.top + word * self.height - self.thin // 2
+            marks.append(Bar(left, top, sum(widths), self.thin, PAPER))
+        return marks
+
+    def _numbers(self, left: int, side: int, groups: list[int], bottom: int) -> list[Mark]:
         marks: list[Mark] = []
+        thin = self.thin
         pixels = _SMALL_POINTS * POINT * self.dpi
         room = groups[0] * side
         every = 1 + int(text_width(str(len(groups)), pixels) * 1.4 / room)  # numbers that have room
@@ -124,7 +166,7 @@ class _Table:
             start += group
         return marks
 
-    def _key(self, left: int, width: int, high: float, bottom: int) -> list[Mark]:
+    def key(self, left: int, width: int, high: float, bottom: int) -> list[Mark]:
         """Return the colour scale below a table, with the weights at its ends."""
         top, height = bottom + int((_NUMBERS + _KEY_GAP) * self.dpi), max(int(_KEY * self.dpi), 1)
         scale = to_levels(colour_scale())[np.linspace(0, 255, width).round().astype(np.uint8)]  # (width, 3)

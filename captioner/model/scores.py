@@ -116,7 +116,10 @@ class CosineScore(Score):
 
 
 class LocationScore(Score):
-    """W hidden, one row per region: where to look follows from the hidden state alone."""
+    """W hidden, one row per region: where to look follows from the hidden state alone.
+
+    Where there are fewer regions than `regions`, they are the first of them.
+    """
 
     def __init__(self, hidden_width: int, regions: int) -> None:
         super().__init__()
@@ -124,7 +127,11 @@ class LocationScore(Score):
 
     def forward(self, keys: Keys, query: Tensor) -> Tensor:
         """Return scores (B, N, L)."""
-        return query
+        assert isinstance(keys, SharedMatrix)
+        regions = keys.matrix.shape[-1]
+        if regions > query.shape[-1]:
+            raise ValueError(f"location scores are made for at most {query.shape[-1]} regions, not {regions}")
+        return query if regions == query.shape[-1] else query[..., :regions]
 
 
 def make_score(config: AttentionConfig, region_width: int, hidden_width: int, regions: int) -> Score:

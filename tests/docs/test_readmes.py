@@ -29,6 +29,7 @@ NOT_RUN = {
     "python experiments/search_settings.py": "needs the region cache of a data set",
     "python experiments/shared_images.py": "needs the region caches of two data sets",
     "python experiments/keep_results.py": "needs a run and its evaluation; tests/experiments runs it",
+    "python experiments/translation/": "needs parallel text; tests/experiments/translation runs them",
     "torchrun --nproc-per-node=2 --max-restarts=3": "needs a data set; tests/training trains in two processes",
     "torchrun --nnodes=2": "needs two machines",
     "srun torchrun": "needs SLURM",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.toy_captions import GRID, SIDE, caption_of, flat, one_cell
 
-from captioner.figures.alignment import alignment_matrix, marginals
+from captioner.figures.alignment import alignment_matrix, marginals, word_alignment
 from captioner.figures.drawing import Label, Picture, Sheet, figure_bytes
 from captioner.figures.masks import colour_scale, to_levels
 from captioner.images.preprocessing import Preprocessing
@@ -83,3 +83,25 @@ def test_no_words_and_wrong_settings() -> None:
         alignment_matrix(flat(1, (30, 20)), width=0.5)
     with pytest.raises(ValueError, match="dpi is 5000; it must be from 30 to 1200"):
         alignment_matrix(flat(1, (30, 20)), dpi=5000)
+
+
+def test_a_table_of_words_against_words() -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(3), 2).astype(np.float32)
+    sources = ["a", "considerably", "b"]
+    sheet = word_alignment(["ein", "beträchtlich"], sources, weights)
+    labels = {mark.text: mark for mark in sheet.marks if isinstance(mark, Label)}
+    assert {"ein", "beträchtlich", *sources} <= labels.keys()
+    picture, _ = tables(sheet)
+    colours = to_levels(colour_scale())
+    for row in range(2):
+        for column, source in enumerate(sources):  # under the middle of its word
+            x = int(labels[source].x) - picture.left
+            y = int((row + 0.5) * picture.pixels.shape[0] / 2)
+            shade = int(np.rint(weights[row, column] / weights.max() * 255))
+            assert np.array_equal(picture.pixels[y, x], colours[shade])
+    assert picture.left + picture.pixels.shape[1] <= sheet.width
+
+
+def test_a_table_of_words_needs_a_weight_for_each() -> None:
+    with pytest.raises(ValueError, match=r"weights are \(2, 3\)"):
+        word_alignment(["one"], ["eins"], np.zeros((2, 3), np.float32))

@@ -36,7 +36,8 @@ class Block:
 
 def documents() -> list[Path]:
     """Return every Markdown file of the project."""
-    folders = (ROOT, ROOT / "data", ROOT / "experiments", *sorted(path for path in (ROOT / "captioner").rglob("*/")))
+    named = (ROOT, ROOT / "data", ROOT / "experiments", ROOT / "experiments" / "translation")
+    folders = (*named, *sorted(path for path in (ROOT / "captioner").rglob("*/")))
     return [path for folder in folders for path in sorted(folder.glob("*.md"))]
 
 

@@ -167,6 +167,16 @@ def test_gumbel_looks_at_one_region_and_passes_the_relaxed_gradient() -> None:
     torch.testing.assert_close(counts, many.alpha[0, 0].float(), atol=0.015, rtol=0)  # the Gumbel-max trick
 
 
+def test_location_scores_of_fewer_regions_are_the_first() -> None:
+    regions, hidden = inputs()
+    attention = Attention(AttentionConfig("soft", "location"), D, H, (1, L + 2)).double()
+    scores = attention.score.reader(hidden)  # (B, N, L + 2)
+    torch.testing.assert_close(look(attention, regions, hidden).alpha, scores[..., :L].softmax(dim=-1))
+    fewer = Attention(AttentionConfig("soft", "location"), D, H, (1, L - 1)).double()
+    with pytest.raises(ValueError, match=f"at most {L - 1} regions, not {L}"):
+        look(fewer, regions, hidden)
+
+
 def test_local_window_falls_off_from_its_centre() -> None:
     attention = Attention(AttentionConfig("local", "location", window=0.5), D, H, (5, 7)).double()
     torch.nn.init.zeros_(attention.score.reader.weight)
