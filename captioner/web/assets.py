@@ -11,7 +11,7 @@ import hashlib
 import re
 from importlib import resources
 
-VIEWER = ("attention.js", "viewer.js")  # in the order in which a page needs them
+VIEWER = ("attention.js", "fixations.js", "viewer.js")  # in the order in which a page needs them
 VIEWER_STYLE = "viewer.css"
 PAGE_FILES = {
     "serve.html": "text/html",
