@@ -12,7 +12,7 @@ from captioner.files import system_reason
 from captioner.images.archives import ArchiveError, Member, read_members
 from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
 from captioner.images.compressed_archives import read_compressed_members
-from captioner.images.kinds import EXTENSIONS, unread_kind
+from captioner.images.kinds import EXTENSIONS, is_raw_beside_jpeg, unread_kind
 from captioner.images.sources import Source
 from captioner.images.zip_archives import read_zip_members
 
@@ -37,7 +37,8 @@ def find_images(
 
     Hidden files and folders are left out, and so is the folder `leave_out` unless it is named; a folder that a symlink
     leads back to is visited once. A folder that cannot be listed is yielded itself, so that opening it says why.
-    `unread` counts the pictures in folders that cannot be read, by the kinds that `captioner.images.kinds` tells.
+    `unread` counts the pictures in folders that cannot be read, by the kinds that `captioner.images.kinds` tells, and
+    camera raw files beside a JPEG of the same name: a camera writes both of one photograph, and the JPEG is taken.
     """
     unread = Counter() if unread is None else unread
     for path in map(Path, paths):
@@ -75,6 +76,7 @@ def _walk(
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
+        names = {entry.name.lower() for entry in found}
         for entry in found:
             try:
                 is_folder = entry.is_dir()
@@ -83,7 +85,9 @@ def _walk(
             is_image = entry.name.lower().endswith(endings)
             if entry.name.startswith("."):
                 continue
-            if recursive if is_folder else is_image:
+            if not is_folder and is_raw_beside_jpeg(entry.name, names):
+                unread["raw"] += 1
+            elif recursive if is_folder else is_image:
                 pending.append((path / entry.name, is_folder))
             elif not is_folder and (kind := unread_kind(entry.name)):
                 unread[kind] += 1

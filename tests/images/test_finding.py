@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.tar_files import write_tar
 
 from captioner.images.finding import find_sources
+from captioner.images.kinds import describe_unread
 from captioner.images.opening import MAX_BYTES, ImageError
 from captioner.images.patterns import expand_patterns, read_list
 from captioner.images.sources import Source, is_in_share, name_key
@@ -151,3 +153,14 @@ def test_shares_are_even_and_leave_nothing_out() -> None:
         assert all(len(own) == 1 for own in owners)
         for share in range(shares):
             assert owners.count([share]) == pytest.approx(3000 / shares, rel=0.15)
+
+
+def test_of_a_raw_file_and_its_jpeg_the_jpeg_is_taken(tmp_path: Path) -> None:
+    for name in ("IMG_1.NEF", "IMG_1.JPG", "IMG_2.nef", "img_3.CR3", "IMG_3.jpeg", "IMG_4.nef", "IMG_4.png"):
+        (tmp_path / name).touch()
+    unread: Counter[str] = Counter()
+    found = [source.path.name for source in find_sources([tmp_path], unread=unread)]
+    assert found == ["IMG_1.JPG", "IMG_2.nef", "IMG_3.jpeg", "IMG_4.nef", "IMG_4.png"]
+    assert describe_unread(unread) == "2 raw (beside a JPEG of the same name)"
+    # What is named is taken.
+    assert [source.path.name for source in find_sources([tmp_path / "IMG_1.NEF"])] == ["IMG_1.NEF"]
