@@ -125,6 +125,7 @@
     at("work").hidden = false;
     at("image-name").replaceChildren(make("bdi", {}, image.title));
     at("image-name").title = image.title;
+    at("editor").hidden = !image.answer;
     if (image.answer) {
       at("preview").hidden = true;
       showAnswer();
@@ -253,6 +254,7 @@
   async function showCaption() {
     const image = current;
     const caption = allCaptions(image)[image.choice];
+    at("editor").hidden = false;
     showEditor();
     await viewer.show({ image: image.url, caption, geometry: image.answer.geometry }).catch(() => {});
     at("preview").hidden = true;
