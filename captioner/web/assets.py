@@ -18,7 +18,9 @@ PAGE_FILES = {
     "serve.css": "text/css",
     "docs.css": "text/css",
     VIEWER_STYLE: "text/css",
-    **dict.fromkeys((*VIEWER, "theme.js", "corrections.js", "client.js", "offers.js", "serve.js"), "text/javascript"),
+    **dict.fromkeys(
+        (*VIEWER, "theme.js", "corrections.js", "shrinking.js", "client.js", "offers.js", "serve.js"), "text/javascript"
+    ),
 }
 
 
