@@ -30,7 +30,7 @@ from captioner.images.preprocessing import Prepared, Preprocessing
 from captioner.images.sources import Source
 from captioner.model.bundled import find_model, model_name
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
-from captioner.model.confidence import CONFIDENCE, Calibration, read_calibration
+from captioner.model.confidence import Calibration, find_calibration
 from captioner.model.encoders.engines import TorchEngine, make_engine
 from captioner.model.encoders.region_cache import grid_mask
 from captioner.model.regions import Regions
@@ -233,8 +233,7 @@ def load(
     """
     folder = find_model(model)
     checkpoint, name = load_checkpoint(folder), model_name(folder)
-    path = folder / CONFIDENCE
-    calibration = read_calibration(path, checkpoint.digest) if os.path.lexists(path) else None
+    calibration = find_calibration(folder, checkpoint.digest)
     return Captioner(
         checkpoint,
         device=device,

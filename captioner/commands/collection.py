@@ -14,6 +14,7 @@ from captioner.images.finding import ARCHIVES, find_sources
 from captioner.images.headers import find_format
 from captioner.images.kinds import describe_unread
 from captioner.images.patterns import expand_patterns, read_list
+from captioner.images.raw_previews import is_panasonic
 from captioner.images.sources import Source
 
 STDIN = "-"  # the path that stands for an image, or for a list of paths, on standard input
@@ -36,7 +37,7 @@ class Collection:
         self.tops: list[tuple[str, bool]] | None = None
         if STDIN in paths:
             contents = sys.stdin.buffer.read()
-            if find_format(contents) is not None:
+            if find_format(contents) is not None or is_panasonic(contents):
                 self.piped = Source(f"stdin-{digest(contents)[:12]}", Path(STDIN), contents=contents)
             else:
                 self.listed = read_list(contents, null=null)

@@ -13,7 +13,7 @@ from captioner.images.archives import ArchiveError, Member, read_members
 from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
 from captioner.images.compressed_archives import read_compressed_members
 from captioner.images.key_set import KeySet
-from captioner.images.kinds import EXTENSIONS, unread_kind
+from captioner.images.kinds import EXTENSIONS, is_raw_beside_jpeg, unread_kind
 from captioner.images.sources import Source
 from captioner.images.zip_archives import read_zip_members
 
@@ -38,7 +38,8 @@ def find_images(
 
     Hidden files and folders are left out, and so is the folder `leave_out` unless it is named; a folder that a symlink
     leads back to is visited once. A folder that cannot be listed is yielded itself, so that opening it says why.
-    `unread` counts the pictures in folders that cannot be read, by the kinds that `captioner.images.kinds` tells.
+    `unread` counts the pictures in folders that cannot be read, by the kinds that `captioner.images.kinds` tells, and
+    camera raw files beside a JPEG of the same name: a camera writes both of one photograph, and the JPEG is taken.
     """
     unread = Counter() if unread is None else unread
     for path in map(Path, paths):
@@ -93,22 +94,28 @@ def _names(folder: Path, recursive: bool, endings: tuple[str, ...], unread: Coun
 
     One text takes a tenth of the memory of as many paths, and the first image need not wait for those to be made.
     """
-    names, folders = [], set()
+    names, files, folders = [], [], set()
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 is_folder = entry.is_dir()
             except OSError:  # a symlink to itself
                 continue
-            name = entry.name
-            if name.startswith("."):
+            if entry.name.startswith("."):
                 continue
-            if recursive if is_folder else name.lower().endswith(endings):
-                names.append(name)
-                if is_folder:
-                    folders.add(name)
-            elif not is_folder and (kind := unread_kind(name)):
-                unread[kind] += 1
+            if not is_folder:
+                files.append(entry.name)
+            elif recursive:
+                names.append(entry.name)
+                folders.add(entry.name)
+    beside = {name.lower() for name in files}
+    for name in files:
+        if is_raw_beside_jpeg(name, beside):
+            unread["raw"] += 1
+        elif name.lower().endswith(endings):
+            names.append(name)
+        elif kind := unread_kind(name):
+            unread[kind] += 1
     names.sort()
     return "\0".join(f"{name}/" if name in folders else name for name in names)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 
 from PIL import features
 
-_ALWAYS = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
+_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
+_ALWAYS = _JPEG | {".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
 _HEIF, _AVIF = {".heic", ".heif", ".hif"}, {".avif"}
 _RAW = {".nef", ".nrw", ".cr2", ".cr3", ".crw", ".dng", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw", ".3fr", ".iiq"}
 _PREVIEWED = {".nef", ".nrw", ".cr2", ".dng", ".arw", ".rw2", ".pef", ".srw"}  # by the JPEG in them
@@ -38,6 +39,7 @@ _REASONS = {
     "HEIC": "pip install 'captioner[heif]' to read them",
     "AVIF": "this Pillow was built without AVIF",
     "film": "not a photograph",
+    "raw": "beside a JPEG of the same name",
     "compressed archive": "unpack it first",
 }
 _OTHERS = "not read; export as JPEG"
@@ -56,6 +58,12 @@ def unread_kind(name: str) -> str | None:
     if suffix in _FILMS:
         return "film"
     return suffix[1:].upper() if suffix in _RAW | _DRAWINGS | _AVIF else None
+
+
+def is_raw_beside_jpeg(name: str, others: Collection[str]) -> bool:
+    """Tell whether a file is a camera raw file, and among `others`, names in small letters, is a JPEG of its name."""
+    stem, suffix = os.path.splitext(name.lower())
+    return suffix in _RAW and any(stem + jpeg in others for jpeg in _JPEG)
 
 
 def why_unread(format: str | None) -> str | None:

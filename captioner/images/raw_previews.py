@@ -40,6 +40,11 @@ _LOSSY_FRAMES = (0xC0, 0xC1, 0xC2)  # a sensor's own pixels are often a JPEG too
 Fields = dict[int, list[int]]
 
 
+def is_panasonic(data: bytes) -> bool:
+    """Tell whether these are the first bytes of an RW2, which begins as no TIFF file does."""
+    return data.startswith(_PANASONIC)
+
+
 def find_preview(data: bytes, max_pixels: int) -> tuple[bytes, int | None] | None:
     """Return the largest JPEG of up to `max_pixels` in a camera raw file, and the file's EXIF orientation if it tells.
 
@@ -61,7 +66,7 @@ def find_preview(data: bytes, max_pixels: int) -> tuple[bytes, int | None] | Non
 
 
 def _is_raw(data: bytes, directories: list[Fields]) -> bool:
-    if data.startswith(_PANASONIC) or data[8:10] == _CANON or _DNG_VERSION in directories[0]:
+    if is_panasonic(data) or data[8:10] == _CANON or _DNG_VERSION in directories[0]:
         return True
     return any(kind in _SENSOR for fields in directories for kind in fields.get(Tag.PhotometricInterpretation, ()))
 

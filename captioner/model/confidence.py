@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,6 +70,12 @@ class Calibration:
 def is_low(confidence: object) -> bool:
     """Tell whether a confidence, as a record has it or not, is a low one."""
     return isinstance(confidence, int | float) and confidence < LOW
+
+
+def find_calibration(folder: Path, digest: str) -> Calibration | None:
+    """Return the calibration in the folder of a model, None where it has none."""
+    path = folder / CONFIDENCE
+    return read_calibration(path, digest) if os.path.lexists(path) else None
 
 
 def read_calibration(path: Path, model: str) -> Calibration:

@@ -11,14 +11,16 @@ import hashlib
 import re
 from importlib import resources
 
-VIEWER = ("attention.js", "viewer.js")  # in the order in which a page needs them
+VIEWER = ("attention.js", "fixations.js", "viewer.js")  # in the order in which a page needs them
 VIEWER_STYLE = "viewer.css"
 PAGE_FILES = {
     "serve.html": "text/html",
     "serve.css": "text/css",
     "docs.css": "text/css",
     VIEWER_STYLE: "text/css",
-    **dict.fromkeys((*VIEWER, "theme.js", "corrections.js", "client.js", "offers.js", "serve.js"), "text/javascript"),
+    **dict.fromkeys(
+        (*VIEWER, "theme.js", "corrections.js", "shrinking.js", "client.js", "offers.js", "serve.js"), "text/javascript"
+    ),
 }
 
 

@@ -10,9 +10,10 @@
 
 const GalleryCard = (() => {
   const BOX = 4 / 3; // width to height, as in gallery.css
-  // One canvas, for the one word that is lit.
+  // One canvas and one layer of points, for the one word that is lit.
   const canvas = make("canvas", "");
   canvas.setAttribute("aria-hidden", "true");
+  const fixations = Fixations.layer();
 
   function make(tag, className, ...children) {
     const element = document.createElement(tag);
@@ -186,6 +187,7 @@ const GalleryCard = (() => {
       this.lit = word;
       if (word === null) {
         canvas.remove();
+        fixations.remove();
       } else {
         this.caption.children[word].classList.add("lit");
         this.draw(word, style);
@@ -205,7 +207,8 @@ const GalleryCard = (() => {
       const { rows, columns, words } = Attention.unpack(this.best.attention);
       const geometry = this.best.geometry ?? this.geometry;
       context.putImageData(Attention.paint(pixels, words[word], rows, columns, geometry, style, scale), 0, 0);
-      this.frame.append(canvas);
+      Fixations.draw(fixations, this.best, geometry, { rows, columns }, word);
+      this.frame.append(canvas, fixations);
     }
   };
 })();

@@ -118,21 +118,21 @@ def gallery_from_record(
     """Write the gallery of all captions recorded in the folder `out`, and return how many images there are.
 
     The record must hold attention. Images are opened by their names in it, relative ones from the current folder. The
-    file is `out`/gallery.html unless there is a `path`; `model` is a name for the one that the record tells by its
-    digest. The rest is as for `write_gallery`.
+    file is `out`/gallery.html unless there is a `path`; `model` is a name for the one that
+    made the captions, where it is another than the record tells. The rest is as for `write_gallery`.
     """
     record_path = out / CAPTIONS
     first = next(read_lines(record_path), None)
     if first is None:
         raise ValueError(f"{record_path} has no captions; caption something into {out} first")
-    digest = str(first.record.get("model", ""))[:12]
+    recorded = str(first.record.get("model_name") or first.record.get("model", "")[:12])
     target = out / GALLERY if path is None else Path(path)
     refuse_link(target)
     return write_gallery(
         _recorded_entries(record_path),
         target,
         title=title,
-        model=model or digest or None,
+        model=model or recorded or None,
         search=first.record.get("search"),
         side=side,
         workers=workers,
@@ -222,7 +222,7 @@ def packed_caption(caption: Caption) -> dict[str, Any]:
     peaks = caption.attention.max(axis=(1, 2), initial=0)  # (T,)
     scaled = caption.attention / np.where(peaks > 0, peaks, 1)[:, None, None] * 255  # (T, rows, columns)
     cells: NDArray[np.uint8] = scaled.round().astype(np.uint8)  # (T, rows, columns)
-    return {
+    packed: dict[str, Any] = {
         "text": caption.text,
         "words": list(caption.words),
         "probabilities": [_short(value) for value in caption.probabilities.tolist()],
@@ -235,6 +235,9 @@ def packed_caption(caption: Caption) -> dict[str, Any]:
             "cells": base64.b64encode(cells.tobytes()).decode("ascii"),
         },
     }
+    if caption.points is not None:
+        packed |= {"points": caption.points.astype(float).round(3).tolist(), "extents": list(caption.extents)}
+    return packed
 
 
 def _short(value: float) -> float:

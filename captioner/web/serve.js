@@ -1,7 +1,7 @@
 /* The page of `captioner serve`: images in, their captions from the server, and the viewer to explore them.
  *
- * An image is {blob, url, name, title, answer, asked, choice, asking, unknown, button}: `answer` is the server's last of
- * it, to the settings `asked`, and `choice` the caption that is shown. One of them is `current`; a strip has them all.
+ * An image is {blob, url, shown, name, title, answer, asked, choice, asking, button}: `url` is what is shown of it, once
+ * the promise `shown` is kept, `answer` is the server's last of it, to the settings `asked`, and `choice` the caption that is shown. One of them is `current`; a strip has them all.
  */
 "use strict";
 
@@ -79,8 +79,11 @@
 
   function add(blob) {
     const title = blob.name || "image";
-    const image = { blob, title, url: URL.createObjectURL(blob), name: title.replace(/\.[^.]*$/, "") || "image", choice: 0 };
-    const picture = make("img", { src: image.url, alt: "", draggable: false });
+    const image = { blob, title, url: null, name: title.replace(/\.[^.]*$/, "") || "image", choice: 0 };
+    const picture = make("img", { alt: "", draggable: false });
+    image.shown = Shrinking.copy(blob).then((copy) => {
+      if (images.includes(image)) picture.src = image.url = URL.createObjectURL(copy);
+    });
     image.button = make("button", { type: "button", title, onclick: () => show(image, { askAgain: true }) }, picture);
     image.button.setAttribute("aria-label", title);
     images.push(image);
@@ -93,7 +96,7 @@
   function drop(image, instead) {
     image.asking?.abort();
     image.asking = null;
-    URL.revokeObjectURL(image.url);
+    if (image.url) URL.revokeObjectURL(image.url);
     images = images.filter((each) => each !== image);
     showStrip();
     if (current !== image) return;
@@ -125,6 +128,7 @@
     at("work").hidden = false;
     at("image-name").replaceChildren(make("bdi", {}, image.title));
     at("image-name").title = image.title;
+    at("editor").hidden = !image.answer;
     if (image.answer) {
       at("preview").hidden = true;
       showAnswer();
@@ -143,6 +147,8 @@
     const picture = at("preview-image");
     at("preview").hidden = false;
     picture.hidden = true;
+    await image.shown;
+    if (current !== image) return;
     picture.src = image.url;
     try {
       await picture.decode();
@@ -179,6 +185,8 @@
       const chosen = settings();
       const response = await client.post("caption", chosen, image.blob, request.signal);
       const answer = await response.json();
+      await image.shown;
+      if (image.asking !== request) return;
       if (!(await canShow(image.url))) await replaceUnknown(image, request.signal);
       if (image.asking !== request) return;
       Object.assign(image, { answer, asked: String(chosen), choice: 0, asking: null });
@@ -253,6 +261,7 @@
   async function showCaption() {
     const image = current;
     const caption = allCaptions(image)[image.choice];
+    at("editor").hidden = false;
     showEditor();
     await viewer.show({ image: image.url, caption, geometry: image.answer.geometry }).catch(() => {});
     at("preview").hidden = true;

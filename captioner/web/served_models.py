@@ -14,6 +14,7 @@ from captioner.images.finding import find_images
 from captioner.images.headers import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
 from captioner.model.checkpoint import load_checkpoint
+from captioner.model.confidence import find_calibration
 
 EXAMPLES = 24  # shown at most
 _EXAMPLE_BYTES = 10_000_000
@@ -51,7 +52,14 @@ def load_models(
     served: list[Served] = []
     for folder, name in zip(folders, distinct_names([model_name(folder) for folder in folders]), strict=True):
         checkpoint = load_checkpoint(folder)
-        captioner = Captioner(checkpoint, device=device, progress=progress, name=name, allow_download=allow_download)
+        captioner = Captioner(
+            checkpoint,
+            device=device,
+            progress=progress,
+            name=name,
+            allow_download=allow_download,
+            calibration=find_calibration(folder, checkpoint.digest),
+        )
         served.append(Served(name, captioner, checkpoint.attention.mode))
     return served
 

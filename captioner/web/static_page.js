@@ -12,7 +12,7 @@
   const viewer = new CaptionViewer(at("viewer"));
   let worker = null;
   let ready = false;
-  let image = null; // {blob, url, name} of what is shown
+  let image = null; // {blob, url, shown, name}: url is what is shown of it, once the promise `shown` is kept
   let answer = null; // the worker's last answer, of that image
   let asked = 0; // the number of the last question
 
@@ -80,7 +80,7 @@
   }
 
   function refuse(reason) {
-    if (image) URL.revokeObjectURL(image.url);
+    if (image?.url) URL.revokeObjectURL(image.url);
     image = answer = null;
     viewer.clear();
     at("preview").hidden = at("hint").hidden = at("work").hidden = true;
@@ -110,7 +110,10 @@
   }
 
   async function showCaption(place) {
+    const taken = image;
     const caption = answer.captions[place];
+    await taken.shown;
+    if (image !== taken) return;
     await viewer.show({ image: image.url, caption, geometry: answer.geometry });
     at("preview").hidden = true;
     at("hint").hidden = false;
@@ -122,8 +125,11 @@
   async function take(blob, name) {
     showError("");
     if (!blob.size) return showError("This file is empty.");
-    if (image) URL.revokeObjectURL(image.url);
-    const taken = (image = { blob, url: URL.createObjectURL(blob), name: name.replace(/\.[^.]*$/, "") || "image" });
+    if (image?.url) URL.revokeObjectURL(image.url);
+    const taken = (image = { blob, url: null, name: name.replace(/\.[^.]*$/, "") || "image" });
+    taken.shown = Shrinking.copy(blob).then((copy) => {
+      if (image === taken) taken.url = URL.createObjectURL(copy);
+    });
     answer = null;
     asked++; // an answer about the image before comes too late
     viewer.clear();
@@ -135,6 +141,8 @@
     if (ready) ask();
     const picture = at("preview-image");
     picture.hidden = true;
+    await taken.shown;
+    if (image !== taken) return;
     picture.src = taken.url;
     try {
       await picture.decode();

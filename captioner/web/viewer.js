@@ -1,6 +1,6 @@
 /* A caption on its image: words to move through, and the attention of the current one drawn over the image.
  *
- * Load attention.js before this file, and viewer.css beside it; they work from file:// and under a
+ * Load attention.js and fixations.js before this file, and viewer.css beside it; they work from file:// and under a
  * Content-Security-Policy without 'unsafe-inline'. All text is set as text, never as HTML.
  *
  *   const viewer = new CaptionViewer(element, {style: "mask", onWord: (index) => ..., onStyle: (name) => ...});
@@ -9,7 +9,8 @@
  *   image     a URL (data: and blob: too, which must stay valid while it is shown) or an <img>, upright, at any size
  *   alt       what a screen reader says of the plain image (default: the caption)
  *   caption   {words: [T], probabilities: [T], beta: [T], attention}, as a record of captions.jsonl holds it;
- *             attention may be packed too, see attention.js; several captions of one image: call show again
+ *             attention may be packed too, see attention.js; several captions of one image: call show again; points and extents
+ *             where the model chose where to look, see fixations.js
  *   geometry  {width, height, box, flipped} of the original image, as a record holds it
  *   word      the word to start with, 0 to T - 1 (default null: the plain image)
  *
@@ -95,7 +96,8 @@ const CaptionViewer = (() => {
     build() {
       this.image = make("img", { className: "viewer-image", decoding: "async", draggable: false });
       this.canvas = attributes(make("canvas", { className: "viewer-canvas" }), { "aria-hidden": "true" });
-      this.frame = make("div", { className: "viewer-frame" }, this.image, this.canvas);
+      this.fixations = Fixations.layer();
+      this.frame = make("div", { className: "viewer-frame" }, this.image, this.canvas, this.fixations);
       this.words = attributes(make("ol", { className: "viewer-words", dir: "auto" }), {
         role: "list", // some browsers take it from a list without bullets
         "aria-label": "Words of the caption; arrow keys move through them",
@@ -207,6 +209,7 @@ const CaptionViewer = (() => {
         const nodes = parts.map(([text, title]) => (title ? make("abbr", { title }, text) : text));
         this.status.replaceChildren(make("span", {}, ...nodes));
       }
+      Fixations.draw(this.fixations, this.caption, this.geometry, this.attention, this.current);
       this.draw();
     }
 
@@ -366,6 +369,7 @@ const CaptionViewer = (() => {
       this.word = this.hovered = null;
       this.kept.clear();
       this.words.replaceChildren();
+      this.fixations.replaceChildren();
       this.status.textContent = "";
       this.image.removeAttribute("src");
       this.canvas.hidden = true;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.tar_files import write_tar
 
 from captioner.images.finding import find_sources
+from captioner.images.kinds import describe_unread
 from captioner.images.opening import MAX_BYTES, ImageError
 from captioner.images.patterns import expand_patterns, read_list
 from captioner.images.sources import Source, is_in_share, name_key
@@ -181,3 +183,14 @@ def test_names_of_any_letters_come_in_order(tmp_path: Path) -> None:
     (tmp_path / "a" / "1.jpg").touch()
     found = [source.path.relative_to(tmp_path).as_posix() for source in find_sources([tmp_path], recursive=True)]
     assert found == ["a/1.jpg" if name == "a" else name for name in sorted([*written, "a"])]
+
+
+def test_of_a_raw_file_and_its_jpeg_the_jpeg_is_taken(tmp_path: Path) -> None:
+    for name in ("IMG_1.NEF", "IMG_1.JPG", "IMG_2.nef", "img_3.CR3", "IMG_3.jpeg", "IMG_4.nef", "IMG_4.png"):
+        (tmp_path / name).touch()
+    unread: Counter[str] = Counter()
+    found = [source.path.name for source in find_sources([tmp_path], unread=unread)]
+    assert found == ["IMG_1.JPG", "IMG_2.nef", "IMG_3.jpeg", "IMG_4.nef", "IMG_4.png"]
+    assert describe_unread(unread) == "2 raw (beside a JPEG of the same name)"
+    # What is named is taken.
+    assert [source.path.name for source in find_sources([tmp_path / "IMG_1.NEF"])] == ["IMG_1.NEF"]

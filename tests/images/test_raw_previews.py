@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from captioner.commands.collection import Collection
 from captioner.images.finding import find_sources
 from captioner.images.opening import ImageError, open_image, upright_size
 from captioner.images.preprocessing import Preprocessing
@@ -245,3 +246,9 @@ def test_random_damage_ends_in_a_picture_or_one_line() -> None:
             errors.append(str(error))
     assert 10 < len(errors) < 300
     assert not any("\n" in error for error in errors)
+
+
+def test_an_rw2_from_a_pipe_is_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rw2())))
+    (source,) = Collection(["-"], recursive=False)
+    assert open_image(source.open()).size == (300, 200)

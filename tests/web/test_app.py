@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from helpers.awkward_images import png_of
 from helpers.photo_folders import ROOT
 from helpers.served_stubs import HeldDecoders, Hung, Stub
 from helpers.toy_captioner import make_toy, save_toy, write_images
+from helpers.toy_confidence import CALIBRATION
 from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
@@ -25,6 +27,8 @@ from starlette.testclient import TestClient
 from captioner import __version__
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import make_options
+from captioner.model.checkpoint import load_checkpoint
+from captioner.model.confidence import CONFIDENCE
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search_settings import settings_of
@@ -462,3 +466,12 @@ def test_models_by_folder(lite0: Encoder, tmp_path: Path) -> None:
     assert served[0].captioner.digest != served[2].captioner.digest
     with pytest.raises(ValueError, match="model is 'unheard-of'"):
         load_models(["unheard-of"])
+
+
+def test_models_bring_their_calibration(lite0: Encoder, tmp_path: Path) -> None:
+    folder = save_toy(tmp_path / "toy", lite0)
+    digest = load_checkpoint(folder).digest
+    (folder / CONFIDENCE).write_text(replace(CALIBRATION, model=digest).to_text(), encoding="utf-8")
+    (model,) = load_models([folder], device="cpu")
+    (path,) = write_images(tmp_path / "photos", 1)
+    assert model.captioner.caption(path).confidence is not None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers.awkward_images import png_of
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
+from helpers.large_photographs import COUNT_FRAMES, SHOWN, write_large
 from helpers.photo_folders import EXAMPLES, ROOT
 from helpers.toy_captioner import make_toy
 from PIL import Image
@@ -367,3 +368,40 @@ def test_dark_and_light(browser: Browser, url: str, scheme: Any) -> None:  # noq
         assert (brightness() > 128) == (scheme == "light")
         page.click("#theme")
         assert (brightness() > 128) == (scheme == "dark")
+
+
+def test_nothing_to_edit_before_there_is_a_caption(browser: Browser, url: str) -> None:  # noqa: F811
+    held: list[Any] = []
+    with watched_page(browser, url, allowed=("blob:", "data:", url)) as watched:
+        page = watched.page
+        page.route("**/caption?*", lambda route: held.append(route))
+        with page.expect_request(re.compile("/caption")):
+            page.set_input_files("#file", CAT)
+        page.wait_for_selector("body[data-state=asking]")
+        assert page.locator("#editor").is_hidden()
+        held[0].continue_()
+        page.wait_for_selector(ANSWERED)
+        assert page.locator(".editor-button", has_text="Edit").is_visible()
+        assert page.locator(".editor-button", has_text="Undo").is_hidden()
+
+
+def test_the_api_is_read_on_a_phone_without_scrolling_sideways(browser: Browser, url: str) -> None:  # noqa: F811
+    with watched_page(browser, f"{url}docs", allowed=("data:", url), **PHONE) as watched:
+        tables = watched.page.locator(".scroll")
+        assert tables.count() > 1
+        assert tables.evaluate_all("all => all.every(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)")
+
+
+def test_a_large_photograph_does_not_stop_the_page(browser: Browser, url: str, tmp_path: Path) -> None:  # noqa: F811
+    with watched_page(browser, url, allowed=("blob:", "data:", url)) as watched:
+        page = watched.page
+        page.evaluate(COUNT_FRAMES)
+        upload(page, write_large(tmp_path / "large.jpg"))
+        page.locator(".viewer-ready").wait_for()
+        (frames,) = page.evaluate("framesWhileReading")
+        assert frames > 0
+        # Nothing else on the page decodes the whole photograph, and what is shown is upright.
+        assert max(page.locator("img").evaluate_all(SHOWN)) <= 2048
+        box = page.locator(".viewer-frame").bounding_box()
+        assert box is not None
+        assert box["height"] > box["width"]

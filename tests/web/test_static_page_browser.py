@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
+from helpers.large_photographs import COUNT_FRAMES, SHOWN, write_large
 from helpers.photo_folders import EXAMPLES
 from helpers.toy_captioner import make_toy, write_images
 from helpers.web_runtime import runtime  # noqa: F401
@@ -290,3 +291,19 @@ def test_a_large_jpeg_comes_near_to_how_pillow_decodes_it(browser: Browser, tmp_
         assert np.abs(np.reshape(found, (32, 32, 3)) - expected).mean() < 1
     finally:
         page.close()
+
+
+def test_a_large_photograph_does_not_stop_the_page(
+    page_folder: Path,
+    browser: Browser,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    with watched_page(browser, (page_folder / PAGE).as_uri(), allowed=ALLOWED, **CUT_OFF) as watched:
+        page = watched.page
+        page.wait_for_selector(READY)
+        page.evaluate(COUNT_FRAMES)
+        found = answer_of(page, write_large(tmp_path / "large.jpg"))
+        assert (found["geometry"]["width"], found["geometry"]["height"]) == (4000, 6000)
+        (frames,) = page.evaluate("framesWhileReading")
+        assert frames > 0
+        assert max(page.locator("img").evaluate_all(SHOWN)) <= 2048

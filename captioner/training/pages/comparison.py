@@ -100,7 +100,8 @@ def _settings(runs: Sequence[Run]) -> Html:
         return tag("p", "All settings are the same.")
     rows = [[key, *values.values()] for key, values in keys.items()]
     columns = range(len(runs) + 1)
-    return table("Settings in which they differ", ("setting", *(run.name for run in runs)), rows, wide=columns)
+    head = ("setting", *(run.name for run in runs))
+    return table("Settings in which they differ", head, rows, class_="differences", wide=columns)
 
 
 def _shown(value: object) -> str:

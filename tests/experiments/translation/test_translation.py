@@ -313,7 +313,7 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
 def test_multi30k_survives_its_pieces() -> None:
     texts = sentences.read_sentences(Path(os.environ["CAPTIONER_MULTI30K"]), "val", "de")
     language = pieces.Language.learn(texts, 500, lower=False)
-    assert len(texts) > 1000
+    assert len(texts) >= 1000
     for text in texts:
         plain = " ".join(text.replace("\u2019", "'").split())
         assert language.decode(language.encode(text)) == plain
