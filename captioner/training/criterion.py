@@ -39,7 +39,7 @@ from captioner.training.rewards import Rewards
 Numbers = dict[str, float]
 # What a step is told to be made of; the same in every process.
 TEACHER_FORCING = ("cross_entropy", "penalty", "attention_entropy", "residual", "loss")
-SELF_CRITICAL = ("loss", "reward", "baseline", "attention_entropy", "residual")
+SELF_CRITICAL = ("loss", "reward", "baseline", "caption_entropy", "length", "residual")
 # Takes this part's share of the batch's mean log likelihood; returns the moving baseline after the whole batch.
 MoveBaseline = Callable[[float], float]
 
@@ -205,7 +205,8 @@ class Criterion:
             return loss, numbers
         entropy, parts = self.teacher_forcing(taught, regions, move_baseline)
         total = loss + self.recipe.self_critical.cross_entropy * entropy
-        kept = {name: value for name, value in parts.items() if name not in SELF_CRITICAL}
+        told = (*SELF_CRITICAL, "attention_entropy")  # of the sampled captions
+        kept = {name: value for name, value in parts.items() if name not in told}
         return total, numbers | kept | {"self_critical": numbers["loss"], "loss": total.item()}
 
     def _self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:
@@ -240,11 +241,13 @@ class Criterion:
             log_probs = log_probs + self.recipe.loss.reward_scale * outputs.fixations.log_density
         loss = self_critical_loss(log_probs, mask, reward, baseline.expand_as(reward)) * share
         repeats = {"repeats": rewards.repeats(ids).mean().item() * share} if settings.repeats else {}
+        length = mask.sum().item() / reward.numel() * share
         return loss, repeats | {
             "loss": loss.item(),
             "reward": reward.mean().item() * share,
             "baseline": baseline.mean().item() * share,
-            "attention_entropy": attention_entropy(outputs.alpha.detach(), mask).item() * share,
+            "caption_entropy": attention_entropy(outputs.alpha.detach(), mask).item() * length,
+            "length": length,
             "residual": residual.item() * share,
         }
 
@@ -253,6 +256,17 @@ class Criterion:
         dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(self.recipe.precision)
         with torch.autocast(self.device.split(":")[0], dtype=dtype, enabled=dtype is not None):
             yield
+
+
+def over_words(numbers: Numbers) -> Numbers:
+    """Return the numbers of a whole batch, with the entropy of attention per word where it is known per caption.
+
+    No process knows how many words the others have sampled, so only what is divided by captions adds up.
+    """
+    if "caption_entropy" not in numbers:
+        return numbers
+    rest = {name: value for name, value in numbers.items() if name != "caption_entropy"}
+    return rest | {"attention_entropy": numbers["caption_entropy"] / numbers["length"]}
 
 
 def _by_word(values: Tensor, mask: Tensor) -> Tensor:

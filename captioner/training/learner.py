@@ -22,7 +22,7 @@ from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch
 from captioner.training.batches import Numbers as Indices
-from captioner.training.criterion import Criterion, Numbers, Part
+from captioner.training.criterion import Criterion, Numbers, Part, over_words
 from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe
 from captioner.training.rewards import Rewards
@@ -128,7 +128,7 @@ class Learner:
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
         self.processes.add_up_gradients(parameters)
-        numbers = self._add_up(numbers | {"flag": float(flag)})
+        numbers = over_words(self._add_up(numbers | {"flag": float(flag)}))
         for group, rate in zip(self.optimiser.param_groups, rates, strict=False):
             group["lr"] = rate
         self.scaler.unscale_(self.optimiser)

@@ -106,14 +106,16 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float, kind:
     loss, numbers = learner.self_critical_loss(batch, regions, rewards)  # type: ignore[arg-type]
     ids, _ = roll_out(learner.decoder, regions, 5, 6, Randomness(batch.seed, 4), temperature)
     best, _ = roll_out(learner.decoder, regions, 1, 6)
-    total = 0.0
+    total, entropies = 0.0, []
     scores = rewards.score(ids, batch.images)
     greedy = rewards.score(best, batch.images)
     for image in range(4):
         for sample in range(5):
             own = ids[image, sample].tolist()
             own = unpadded(own) if END in own else own
-            logits = learner.decoder(regions[image : image + 1], torch.tensor([[own]])).logits[0, 0]
+            outputs = learner.decoder(regions[image : image + 1], torch.tensor([[own]]))
+            logits = outputs.logits[0, 0]
+            entropies += torch.special.entr(outputs.alpha[0, 0]).sum(dim=-1).tolist()
             logits[:, [PAD, START, UNKNOWN]] = -torch.inf  # these are never drawn
             scores_of_words = (logits / temperature).log_softmax(dim=-1)
             log_probability = scores_of_words.gather(1, torch.tensor(own[1:])[:, None]).sum().item()
@@ -123,6 +125,10 @@ def test_the_self_critical_loss_by_hand(baseline: str, temperature: float, kind:
     assert loss.item() == pytest.approx(total, rel=1e-5)
     assert numbers["reward"] == pytest.approx(scores.mean().item())
     assert numbers["loss"] == loss.item()
+    told = learner.optimise(loss, numbers, (0.0, 0.0), 1, flag=False)
+    assert told["attention_entropy"] == pytest.approx(sum(entropies) / len(entropies))
+    assert told["length"] == pytest.approx(len(entropies) / 20)
+    assert "caption_entropy" not in told
 
 
 def test_samples_of_equal_worth_teach_nothing() -> None:
