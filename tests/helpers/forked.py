@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -57,7 +60,7 @@ class Forks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.count = 0
+        self.running: list[int] = []
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PARENT, str(folder)],
             stdin=subprocess.PIPE,
@@ -76,7 +79,6 @@ class Forks:
 
         `holds` are those of `helpers.holding.hold_after`, of each command; the last holds for all that follow.
         """
-        self.count = len(commands)
         jobs = [
             {
                 "arguments": arguments,
@@ -89,11 +91,14 @@ class Forks:
         ]
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(jobs) + "\n")
-        return self._read()
+        self.running = self._read()
+        return self.running
 
     def wait(self) -> list[int]:
         """Wait until all have ended, and return their exit codes, negative where a signal ended them."""
-        return self._read()
+        codes: list[int] = self._read()
+        self.running = []
+        return codes
 
     def run(self, *commands: list[str], environments: list[dict[str, str]] | None = None) -> list[int]:
         """Start commands, and wait until they have ended."""
@@ -109,8 +114,11 @@ class Forks:
         return (self.folder / f"errors-{number}").read_text()
 
     def close(self) -> None:
-        """End."""
+        """End, and what a test that failed has left held as well."""
         assert self.process.stdin is not None
+        for child in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         self.process.stdin.close()
         try:
             self.process.wait(timeout=60)
