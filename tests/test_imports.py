@@ -31,7 +31,7 @@ LIGHT = [
         "model.config",
         "model.bundled",
     ),
-    *("captioning.caption", "captioning.options", "captioning.output_folder", "captioning.records"),
+    *("captioning.caption", "captioning.options", "captioning.output.folder", "captioning.records"),
     *("figures.word_grid", "figures.overlay_files", "evaluation.comparison", "evaluation.analysis.grounding"),
     *("evaluation.metrics.judge", "training.recipe", "web.gallery"),
 ]

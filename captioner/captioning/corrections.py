@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from captioner import files
-from captioner.captioning.derived import Derived
-from captioner.captioning.output_folder import OutputFolder
+from captioner.captioning.output.derived import Derived
+from captioner.captioning.output.folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Record, read_lines, refuse_link, to_line
 from captioner.files import printable, replacing
 

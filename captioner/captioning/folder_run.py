@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner, caption_sources
 from captioner.captioning.corrections import apply_corrections, store_corrections
-from captioner.captioning.derived import Derived
-from captioner.captioning.embedding import NoPlaceError, embed_caption
 from captioner.captioning.options import CaptionOptions, OutputOptions
-from captioner.captioning.output_folder import OutputFolder
+from captioner.captioning.output.derived import Derived
+from captioner.captioning.output.embedding import NoPlaceError, embed_caption
+from captioner.captioning.output.folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.files import digest
 from captioner.images.key_set import KeySet

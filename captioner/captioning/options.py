@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from captioner.captioning.outputs import FORMATS, NAMINGS, SIDECARS
-from captioner.captioning.wording import Wording
+from captioner.captioning.output.tables import FORMATS, NAMINGS, SIDECARS
+from captioner.captioning.output.wording import Wording
 from captioner.model.config import SearchConfig
 from captioner.model.search_settings import Setting, check_settings, setting, settings_of
 

@@ -41,8 +41,8 @@ from captioner.model.confidence import is_low
 if TYPE_CHECKING:
     from captioner.captioning.caption import Result
     from captioner.captioning.captioner import Captioner
-    from captioner.captioning.derived import Derived
     from captioner.captioning.folder_run import Report
+    from captioner.captioning.output.derived import Derived
 
 OVERLAYS = "overlays"  # the folder of overlays in --out
 
@@ -116,8 +116,8 @@ def _print_captions(
     output: OutputOptions,
 ) -> int:
     from captioner.captioning.captioner import caption_sources
-    from captioner.captioning.sidecars import Sidecars
-    from captioner.captioning.written_files import WrittenFiles
+    from captioner.captioning.output.sidecars import Sidecars
+    from captioner.captioning.output.written_files import WrittenFiles
 
     started = time.monotonic()
     captioned = failed = low = 0

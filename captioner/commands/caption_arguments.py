@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from captioner.captioning.options import EXISTING, OutputOptions
-from captioner.captioning.outputs import FORMATS, NAMINGS
-from captioner.captioning.wording import Wording
+from captioner.captioning.output.tables import FORMATS, NAMINGS
+from captioner.captioning.output.wording import Wording
 from captioner.commands.arguments import (
     UsageError,
     add_device_argument,

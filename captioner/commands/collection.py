@@ -11,10 +11,10 @@ from pathlib import Path
 from captioner.commands.arguments import no_images
 from captioner.files import digest, printable
 from captioner.images.finding import ARCHIVES, find_sources
-from captioner.images.headers import find_format
+from captioner.images.headers.header import find_format
+from captioner.images.headers.raw_previews import is_panasonic
 from captioner.images.kinds import describe_unread
 from captioner.images.patterns import expand_patterns, read_list
-from captioner.images.raw_previews import is_panasonic
 from captioner.images.sources import Source
 
 STDIN = "-"  # the path that stands for an image, or for a list of paths, on standard input

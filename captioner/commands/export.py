@@ -11,7 +11,7 @@ from captioner.commands.models import models_table
 from captioner.model.bundled import find_model, model_name, summarise
 
 if TYPE_CHECKING:
-    from captioner.model.onnx_export import OnnxModel
+    from captioner.model.onnx.export import OnnxModel
 
 
 def add_export(commands: Any) -> None:
@@ -97,7 +97,7 @@ def _export_page(options: argparse.Namespace) -> int:
 
 def _to_onnx(options: argparse.Namespace) -> OnnxModel:
     from captioner.model.checkpoint import load_checkpoint
-    from captioner.model.onnx_export import to_onnx
+    from captioner.model.onnx.export import to_onnx
 
     folder = find_model(options.model)
     return to_onnx(load_checkpoint(folder), model_name(folder), half=not options.full_precision)

@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from captioner.captioning.caption import Caption, Result
-from captioner.captioning.outputs import make_parent, tree_path
+from captioner.captioning.output.tables import make_parent, tree_path
 from captioner.figures.alignment import alignment_matrix
 from captioner.figures.animation import WIDTH as ANIMATION_WIDTH
 from captioner.figures.animation import save_animation

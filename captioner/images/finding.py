@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from captioner.files import system_reason
-from captioner.images.archives import ArchiveError, Member, read_members
-from captioner.images.compressed_archives import EXTENSIONS as COMPRESSED
-from captioner.images.compressed_archives import read_compressed_members
+from captioner.images.archives.compressed_tar import EXTENSIONS as COMPRESSED
+from captioner.images.archives.compressed_tar import read_compressed_members
+from captioner.images.archives.tar import ArchiveError, Member, read_members
+from captioner.images.archives.zip import read_zip_members
 from captioner.images.key_set import KeySet
 from captioner.images.kinds import EXTENSIONS, is_raw_beside_jpeg, unread_kind
 from captioner.images.sources import Source
-from captioner.images.zip_archives import read_zip_members
 
 _READERS: dict[str, Callable[[Path], Iterator[Member]]] = {
     ".tar": read_members,

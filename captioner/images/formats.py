@@ -23,7 +23,7 @@ from PIL import (
 from PIL.ExifTags import Base as Tag
 from PIL.ImageFile import ImageFile
 
-from captioner.images.headers import Damaged, Header
+from captioner.images.headers.header import Damaged, Header
 
 _TIFF_WHITE_IS_ZERO, _TIFF_SIGNED = 0, (2,)
 # Without a handler of its own, Pillow's log would go to stderr in programs that set up no logging.

@@ -14,10 +14,10 @@ from PIL.ExifTags import Base as Tag
 
 from captioner.files import one_line, printable
 from captioner.images.formats import open_reader, to_rgb
-from captioner.images.headers import FORMATS, Damaged, Header, announced_pixels, find_format, read_header
+from captioner.images.headers.header import FORMATS, Damaged, Header, announced_pixels, find_format, read_header
+from captioner.images.headers.raw_previews import find_preview
+from captioner.images.headers.tiff import check_directory
 from captioner.images.kinds import why_unread
-from captioner.images.raw_previews import find_preview
-from captioner.images.tiff_headers import check_directory
 
 Found = TypeVar("Found")
 ImageSource = str | os.PathLike[str] | bytes | Image.Image

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from captioner.files import digest, open_regular, printable, system_reason
-from captioner.images.archives import ArchiveError
-from captioner.images.compressed_archives import read_compressed_member
+from captioner.images.archives.compressed_tar import read_compressed_member
+from captioner.images.archives.tar import ArchiveError
+from captioner.images.archives.zip import read_zip_member
 from captioner.images.opening import MAX_BYTES, ImageError, read_file
-from captioner.images.zip_archives import read_zip_member
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,6 @@ READ `textbook.py` FIRST: the paper on one page, in its own letters, slow and pl
 
 In: images (B, 3, S, S) or regions (B, L, D). Out: captions as word ids, with alpha (T, L) and beta (T,) of each.
 `encoders/` makes regions, `search/` finds captions, `kernels/` holds the products that are fused or shared between
-steps; `losses.py` has the losses, `checkpoint.py` what is written to disk, `extensions.py` the way to parts from
-elsewhere.
+steps; `losses.py` has the losses, `checkpoint.py` what is written to disk, `onnx/` the graphs for other
+runtimes, `extensions.py` the way to parts from elsewhere.
 """

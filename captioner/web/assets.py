@@ -1,4 +1,4 @@
-"""The files of the pages: scripts and styles, read from the package.
+"""The files of the pages: scripts and styles, read from `browser/`.
 
 `VIEWER` and `VIEWER_STYLE` are the caption viewer that every page shares; viewer.js tells how it is used. `PAGE_FILES`
 are what `captioner serve` sends, with their content types.
@@ -11,6 +11,7 @@ import hashlib
 import re
 from importlib import resources
 
+BROWSER = resources.files(__package__) / "browser"
 VIEWER = ("attention.js", "fixations.js", "viewer.js")  # in the order in which a page needs them
 VIEWER_STYLE = "viewer.css"
 PAGE_FILES = {
@@ -26,7 +27,7 @@ PAGE_FILES = {
 
 def read_asset(name: str) -> str:
     """Return the text of one of the package's web files."""
-    file = resources.files(__package__) / name
+    file = BROWSER / name
     if not name or "/" in name or "\\" in name or not file.is_file():
         raise ValueError(f"{name!r} is not a web file; there are {', '.join(_names())}")
     return file.read_text(encoding="utf-8")
@@ -45,6 +46,4 @@ def policy_hash(text: str) -> str:
 
 
 def _names() -> list[str]:
-    return sorted(
-        file.name for file in resources.files(__package__).iterdir() if file.name.endswith((".html", ".js", ".css"))
-    )
+    return sorted(file.name for file in BROWSER.iterdir())

@@ -11,7 +11,7 @@ from typing import Any
 from captioner.captioning.captioner import Captioner
 from captioner.files import read_whole
 from captioner.images.finding import find_images
-from captioner.images.headers import Damaged, read_header
+from captioner.images.headers.header import Damaged, read_header
 from captioner.model.bundled import DEFAULT, bundled_models, distinct_names, find_model, model_name
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.confidence import find_calibration

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from captioner.files import digest, write_whole
-from captioner.model.onnx_export import OnnxModel
+from captioner.model.onnx.export import OnnxModel
 from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
 from captioner.web.static_page_runtime import Runtime
 

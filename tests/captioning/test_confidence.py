@@ -18,7 +18,7 @@ from helpers.toy_confidence import CALIBRATION
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.corrections import corrected
-from captioner.captioning.derived import Derived
+from captioner.captioning.output.derived import Derived
 from captioner.captioning.records import (
     CAPTIONS,
     Origin,

@@ -19,7 +19,7 @@ from captioner.captioning.corrections import (
     store_corrections,
     written_caption,
 )
-from captioner.captioning.derived import Derived
+from captioner.captioning.output.derived import Derived
 from captioner.captioning.records import CAPTIONS, read_lines, to_line
 
 

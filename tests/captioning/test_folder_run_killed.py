@@ -21,7 +21,7 @@ from captioner.model.encoders.encoder import Encoder
 
 IMAGES, FEW, KILLS = 1000, 250, 20
 BAD = ("0007.jpg", "0100.jpg", "0199.jpg")
-ADDED = "captioner.captioning.output_folder:OutputFolder.add_caption"
+ADDED = "captioner.captioning.output.folder:OutputFolder.add_caption"
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from helpers.forked import Forks
 from helpers.tar_files import END, HUGE, header
 from helpers.toy_captioner import save_toy, write_images
 
-from captioner.captioning.outputs import tree_path
+from captioner.captioning.output.tables import tree_path
 from captioner.captioning.records import read_lines
-from captioner.images.archives import BLOCK
+from captioner.images.archives.tar import BLOCK
 from captioner.model.encoders.encoder import Encoder
 
 LATIN = os.fsdecode(b"caf\xe9.jpg")

@@ -16,8 +16,8 @@ import pytest
 from helpers.toy_captions import flat
 from pycocotools.coco import COCO
 
-from captioner.captioning.derived import Derived
-from captioner.captioning.outputs import make_parent, tree_path
+from captioner.captioning.output.derived import Derived
+from captioner.captioning.output.tables import make_parent, tree_path
 from captioner.captioning.records import (
     Origin,
     RecordFile,

@@ -19,7 +19,7 @@ from helpers.toy_captioner import TRANSFORMER, make_toy, save_toy, use_toys, wri
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
-from captioner.captioning.output_folder import OutputFolder
+from captioner.captioning.output.folder import OutputFolder
 from captioner.cli import main
 from captioner.figures import overlay_files
 from captioner.images.opening import ImageError

@@ -18,8 +18,8 @@ import pytest
 from helpers.tar_files import write_tar
 from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
 
-from captioner.captioning import xmp
 from captioner.captioning.captioner import Captioner
+from captioner.captioning.output import xmp
 from captioner.captioning.schema import record_schema
 from captioner.cli import main
 from captioner.figures import overlay_files

@@ -290,7 +290,7 @@ def start(home: Path, out: Path, **environment: str) -> subprocess.Popen[str]:
 def test_killed_it_goes_on_and_ends_as_if_nothing_had_happened(place: Path, tmp_path: Path) -> None:
     assert evaluate("one", "data", "--out", str(tmp_path / "whole"), "--quiet") == 0
     out = tmp_path / "killed"
-    process = start(place, out, HOLD="captioner.captioning.output_folder:OutputFolder.add_caption=3")
+    process = start(place, out, HOLD="captioner.captioning.output.folder:OutputFolder.add_caption=3")
     record = out / "captions.jsonl"
     wait_until(lambda: record.exists() and record.stat().st_size > 0, lambda: process.poll() is None)
     process.send_signal(signal.SIGKILL)

@@ -6,7 +6,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from captioner.images.archives import BLOCK
+from captioner.images.archives.tar import BLOCK
 
 HUGE = b"\x80" + b"\0" * 3 + b"\x7f" + b"\xff" * 7
 END = bytes(2 * BLOCK)

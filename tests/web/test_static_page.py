@@ -15,7 +15,7 @@ from helpers.toy_captioner import make_toy, save_toy
 
 from captioner.cli import main
 from captioner.model.encoders.encoder import Encoder
-from captioner.model.onnx_export import OnnxModel, to_onnx
+from captioner.model.onnx.export import OnnxModel, to_onnx
 from captioner.web import static_page
 from captioner.web.assets import read_asset
 from captioner.web.static_page import PAGE, WORKER, write_page

@@ -29,7 +29,7 @@ from captioner.model.bundled import find_model
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.config import AttentionConfig
 from captioner.model.encoders.encoder import Encoder
-from captioner.model.onnx_export import OnnxModel, to_onnx
+from captioner.model.onnx.export import OnnxModel, to_onnx
 from captioner.web.assets import read_asset
 from captioner.web.static_page import PAGE, write_page
 from captioner.web.static_page_runtime import Runtime

@@ -21,7 +21,7 @@ from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
 from captioner.model.encoders.shapes import input_shapes
-from captioner.model.onnx_nodes import GraphBuilder, Unsupported
+from captioner.model.onnx.nodes import GraphBuilder, Unsupported
 
 _PASSIVE = (nn.Identity, nn.Dropout)  # they do nothing at inference
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {

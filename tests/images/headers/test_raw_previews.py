@@ -14,9 +14,9 @@ from PIL import Image
 
 from captioner.commands.collection import Collection
 from captioner.images.finding import find_sources
+from captioner.images.headers.raw_previews import find_preview
 from captioner.images.opening import ImageError, open_image, upright_size
 from captioner.images.preprocessing import Preprocessing
-from captioner.images.raw_previews import find_preview
 
 COMPRESSION, PHOTOMETRIC, ORIENTATION, BELOW, JPEG, JPEG_LENGTH = 259, 262, 274, 330, 513, 514
 STRIPS, STRIP_LENGTHS, SUBFILE, WIDTH, HEIGHT, DNG_VERSION, PANASONIC_JPEG = 273, 279, 254, 256, 257, 50706, 0x2E

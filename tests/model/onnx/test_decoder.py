@@ -10,11 +10,11 @@ import onnxruntime
 import pytest
 import torch
 
-from captioner.model import onnx_nodes
 from captioner.model.config import SCORES, AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder, make_decoder
-from captioner.model.onnx_decoder import build_start, build_step
-from captioner.model.onnx_nodes import Unsupported, store_in_half
+from captioner.model.onnx import nodes as onnx_nodes
+from captioner.model.onnx.decoder import build_start, build_step
+from captioner.model.onnx.nodes import Unsupported, store_in_half
 from captioner.model.scores import AdditiveScore
 
 V, D, H, GRID = 9, 6, 8, (2, 3)

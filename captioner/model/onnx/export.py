@@ -14,8 +14,8 @@ from captioner.files import write_whole
 from captioner.model.checkpoint import Checkpoint
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.onnx_graph import build_graph
-from captioner.model.onnx_decoder import build_start, build_step
-from captioner.model.onnx_nodes import Unsupported, store_in_half
+from captioner.model.onnx.decoder import build_start, build_step
+from captioner.model.onnx.nodes import Unsupported, store_in_half
 from captioner.model.search_settings import settings_of
 
 FORMAT = 1

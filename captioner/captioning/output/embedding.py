@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from captioner.captioning import xmp
+from captioner.captioning.output import xmp
 from captioner.files import concerns_all_files, digest, printable, replacing, system_reason
-from captioner.images.headers import find_format
+from captioner.images.headers.header import find_format
 from captioner.images.opening import ImageError, read_file
 from captioner.images.sources import Source
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.tar_files import END, HUGE, header, write_tar
 
-from captioner.images.archives import BLOCK, MAX_HEADER, ArchiveError, Member, read_members
+from captioner.images.archives.tar import BLOCK, MAX_HEADER, ArchiveError, Member, read_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

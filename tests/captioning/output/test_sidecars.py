@@ -13,11 +13,11 @@ from helpers.awkward_images import COLOURS, PLAIN, encode, exif, jpeg
 from helpers.structural_images import padded_jpeg
 from PIL import Image
 
-from captioner.captioning import xmp
-from captioner.captioning.embedding import embed_caption
-from captioner.captioning.sidecars import Sidecars
-from captioner.captioning.wording import Wording
-from captioner.captioning.written_files import WrittenFiles
+from captioner.captioning.output import xmp
+from captioner.captioning.output.embedding import embed_caption
+from captioner.captioning.output.sidecars import Sidecars
+from captioner.captioning.output.wording import Wording
+from captioner.captioning.output.written_files import WrittenFiles
 from captioner.images.opening import open_image
 from captioner.images.sources import Source
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-from captioner.images.archives import MAX_NAME, ArchiveError, Member
+from captioner.images.archives.tar import MAX_NAME, ArchiveError, Member
 
 _END, _END_64, _LOCATOR_64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
 _END_SPAN = 22 + 65_535  # bytes at the end of a file that hold the record of the end, and a comment

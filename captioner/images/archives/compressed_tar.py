@@ -15,7 +15,7 @@ from threading import Lock
 from typing import IO, Protocol
 
 from captioner.files import one_line
-from captioner.images.archives import BLOCK, ArchiveError, Member, list_members
+from captioner.images.archives.tar import BLOCK, ArchiveError, Member, list_members
 
 EXTENSIONS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz")
 # An archive may unpack to so many bytes, and to so many for each of its own; with photographs these are hardly two.

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from captioner.captioning.outputs import NAMINGS, SIDECARS, TABLES
-from captioner.captioning.sidecars import Sidecars, sidecar_path
-from captioner.captioning.written_files import WrittenFiles
+from captioner.captioning.output.sidecars import Sidecars, sidecar_path
+from captioner.captioning.output.tables import NAMINGS, SIDECARS, TABLES
+from captioner.captioning.output.written_files import WrittenFiles
 
 
 class Derived:

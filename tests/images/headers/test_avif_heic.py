@@ -15,7 +15,7 @@ from PIL import Image
 
 from captioner.images import formats, kinds
 from captioner.images.finding import EXTENSIONS
-from captioner.images.headers import read_header
+from captioner.images.headers.header import read_header
 from captioner.images.opening import ImageError, NotAnImageError, open_image, upright_size
 
 needs_heif = pytest.mark.skipif(find_spec("pillow_heif") is None, reason="needs pillow-heif")

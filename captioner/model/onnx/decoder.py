@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from captioner.model.decoder import Decoder
 from captioner.model.decoders.lstm import LSTMDecoder
-from captioner.model.onnx_nodes import GraphBuilder, Unsupported
+from captioner.model.onnx.nodes import GraphBuilder, Unsupported
 from captioner.model.scores import (
     AdditiveScore,
     ConcatScore,

@@ -21,8 +21,8 @@ from captioner.datasets.vocabulary import join_words
 from captioner.model.checkpoint import save_checkpoint
 from captioner.model.config import AttentionConfig, EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
-from captioner.model.onnx_export import to_onnx
-from captioner.model.onnx_nodes import Unsupported
+from captioner.model.onnx.export import to_onnx
+from captioner.model.onnx.nodes import Unsupported
 
 TOYS: dict[str, dict[str, Any]] = {
     "soft": {},
@@ -101,7 +101,7 @@ def test_a_model_without_a_translation_leaves_no_folder(
     def refuse(*_: object) -> bytes:
         raise Unsupported("no ONNX translation of LeakyReLU")
 
-    monkeypatch.setattr("captioner.model.onnx_export.build_graph", refuse)
+    monkeypatch.setattr("captioner.model.onnx.export.build_graph", refuse)
     save_checkpoint(tmp_path / "toy", make_toy(lite0))
     assert main(["export", str(tmp_path / "toy"), str(tmp_path / "onnx"), "--onnx"]) == 1
     assert capsys.readouterr().err == "captioner: no ONNX translation of LeakyReLU\n"

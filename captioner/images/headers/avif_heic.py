@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from captioner.images.tiff_headers import check_directory
+from captioner.images.headers.tiff import check_directory
 
 MAX_BOXES = 20_000
 MAX_DEPTH = 8

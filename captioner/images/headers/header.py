@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from captioner.images.boxes import measure_boxes
-from captioner.images.tiff_headers import announced_tiff_pixels, measure_tiff
+from captioner.images.headers.avif_heic import measure_boxes
+from captioner.images.headers.tiff import announced_tiff_pixels, measure_tiff
 
 # A progressive JPEG needs about ten scans; each may cost a pass over all pixels, so thousands of them are an attack.
 MAX_JPEG_SCANS = 100

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from helpers.tar_files import END, HUGE, header, write_tar
 
-from captioner.images import compressed_archives
-from captioner.images.archives import ArchiveError, read_members
-from captioner.images.compressed_archives import (
+from captioner.images.archives import compressed_tar as compressed_archives
+from captioner.images.archives.compressed_tar import (
     EXTENSIONS,
     MAX_READERS,
     Unpacked,
     read_compressed_member,
     read_compressed_members,
 )
+from captioner.images.archives.tar import ArchiveError, read_members
 from captioner.images.finding import find_sources
 from captioner.images.opening import MAX_BYTES, ImageError
 

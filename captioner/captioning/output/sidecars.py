@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from captioner.captioning import xmp
-from captioner.captioning.outputs import make_parent, tree_path
+from captioner.captioning.output import xmp
+from captioner.captioning.output.tables import make_parent, tree_path
+from captioner.captioning.output.written_files import WrittenFiles
 from captioner.captioning.records import CAPTIONS, read_lines
-from captioner.captioning.written_files import WrittenFiles
 from captioner.files import digest, write_whole
 
 
