@@ -11,22 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from captioner.model.kernels.word_losses import Drawing, fused_word_losses
 from captioner.model.regions import mean_region
 
 REDUCTIONS = ("sum", "mean")
+AS_THEY_ARE = Drawing()
 LEAST_MASS = 1e-6  # of attention, below which a guide no longer pulls: the slope of the logarithm has no bound
 
 
-def word_losses(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def word_losses(
+    logits: Tensor, targets: Tensor, smoothing: float = 0.0, drawing: Drawing = AS_THEY_ARE
+) -> tuple[Tensor, Tensor]:
     """Return the loss (W,) and the negative log likelihood (W,) of each of W target words under logits (W, V).
 
-    They differ by `smoothing` (0..1), which spreads that share of each target evenly over all V words.
+    They differ by `smoothing` (0..1), which spreads that share of each target evenly over all V words. Where words were
+    drawn, the likelihood is the one they were drawn with.
     """
-    log_probabilities = logits.float().log_softmax(dim=-1) if logits.dtype.itemsize < 4 else logits.log_softmax(dim=-1)
-    nll = -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (W,)
-    if not smoothing:
-        return nll, nll
-    return (1 - smoothing) * nll - smoothing * log_probabilities.mean(dim=-1), nll
+    return fused_word_losses(logits, targets, smoothing, drawing)
 
 
 def cross_entropy(losses: Tensor, captions: int, *, reduction: str) -> Tensor:

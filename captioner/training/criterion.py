@@ -16,6 +16,7 @@ from torch import Tensor
 from captioner.model.decoder import Decoder, Outputs
 from captioner.model.glimpse import Fixations
 from captioner.model.kernels.shared_matrix import at_least_single
+from captioner.model.kernels.word_losses import Drawing
 from captioner.model.losses import (
     attention_entropy,
     cross_entropy,
@@ -30,7 +31,7 @@ from captioner.model.losses import (
 )
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
-from captioner.model.search.sampling import roll_out, sayable
+from captioner.model.search.sampling import NEVER_DRAWN, roll_out
 from captioner.training.batches import Numbers as Indices
 from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe
@@ -221,6 +222,7 @@ class Criterion:
             return torch.zeros((), device=self.device), dict.fromkeys(names, 0.0)
         chooses = self.recipe.attention.mode == "glimpse"
         first, again = (part.randomness.only_looks() if chooses else None for _ in range(2))
+        drawing = Drawing(settings.temperature, NEVER_DRAWN)
         with self._precision():
             ids, mask = roll_out(
                 self.decoder, regions, settings.samples, rewards.longest, part.randomness, settings.temperature, first
@@ -233,7 +235,7 @@ class Criterion:
                 baseline = (reward.sum(dim=1, keepdim=True) - reward) / (settings.samples - 1)  # (b, N), of the others
             outputs: Outputs = self.decoder(regions, ids, again, mask)
         # As they were drawn: words that never are would otherwise take over what the others are made to lose.
-        _, nll = word_losses(sayable(outputs.logits / settings.temperature), ids[:, :, 1:][mask])  # (W,)
+        _, nll = word_losses(outputs.logits, ids[:, :, 1:][mask], drawing=drawing)  # (W,)
         share, there = part.caption_share, Regions.of(regions).mask
         residual = doubly_stochastic_penalty(outputs.alpha.detach(), mask, reduction="mean", regions=there)
         log_probs = -_by_word(nll, mask)  # (b, N, T)

@@ -7,14 +7,16 @@ import torch
 from helpers.toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regions
 from torch import Tensor
 
+from captioner.model.kernels.word_losses import Drawing
 from captioner.model.losses import word_losses
 from captioner.model.randomness import Randomness
-from captioner.model.search.sampling import pick, roll_out, sayable
+from captioner.model.search.sampling import NEVER_DRAWN, pick, roll_out
 from captioner.processes import Processes
 from captioner.training.rewards import Rewards
 from captioner.training.settings import LossConfig, SelfCriticalConfig
 
 B, N = 4, 3
+DRAWING = Drawing(never=NEVER_DRAWN)
 
 
 def by_word(values: Tensor, mask: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ def test_sampled_captions_are_read_again_along_the_same_points() -> None:
         matches = []
         for drawn in (again, others):
             logits = learner.decoder(regions, ids, drawn).logits
-            words = pick(sayable(logits).softmax(dim=-1), uniform)  # (B, N, T)
+            words = pick(DRAWING.scores(logits).softmax(dim=-1), uniform)  # (B, N, T)
             matches.append((words == ids[:, :, 1:])[mask].double().mean().item())
         assert matches[0] == 1 > matches[1]
 
@@ -108,7 +110,7 @@ def test_the_self_critical_loss_rewards_points_as_it_rewards_words() -> None:
     randomness = Randomness(batch.seed, B)
     ids, mask = roll_out(learner.decoder, regions, N, 8, randomness, looks=randomness.only_looks())
     outputs = learner.decoder(regions, ids, randomness.only_looks())
-    log_probs = sayable(outputs.logits).log_softmax(dim=-1).gather(-1, ids[:, :, 1:, None]).squeeze(-1)
+    log_probs = DRAWING.scores(outputs.logits).log_softmax(dim=-1).gather(-1, ids[:, :, 1:, None]).squeeze(-1)
     reward = rewards.score(ids, batch.images).double()  # (B, N)
     advantage = reward - (reward.sum(dim=1, keepdim=True) - reward) / (N - 1)
     both = log_probs.masked_fill(~mask, 0) + 0.5 * outputs.fixations.log_density * mask

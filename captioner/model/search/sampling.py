@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,11 +10,13 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
-from captioner.model.kernels.shared_matrix import at_least_single
+from captioner.model.kernels.word_losses import Drawing, row_blocks
 from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing
+
+NEVER_DRAWN = (PAD, START, UNKNOWN)
 
 
 @torch.no_grad()
@@ -37,6 +38,7 @@ def roll_out(
     the captions are all alike. With `looks`, where to look is sampled too, and captions stand in the order in which
     they were drawn: `Decoder.forward` looks at the same places with the same numbers from the first on.
     """
+    drawing = Drawing(temperature, NEVER_DRAWN)
     different = captions if randomness is not None else 1
     inputs, state = decoder.start(regions, different if looks is not None else 1)
     caption_ids = torch.full((len(regions), different, maximum_length + 1), PAD, device=regions.device)  # (B, N, T + 1)
@@ -48,15 +50,13 @@ def roll_out(
     length = 0
     while len(images) and length < maximum_length:
         step, logits = decoder.read(inputs, state, words, looks=looks.select(images) if looks is not None else None)
-        logits = sayable(at_least_single(logits))  # (b, N, V)
         state = step.state.expand(different)
         if randomness is None:
-            words = logits.argmax(dim=-1)  # (b, N)
+            words = drawing.scores(logits).argmax(dim=-1)  # (b, N)
         else:
             # Drawn for all images and captions each time, so that a caption's numbers do not depend on the others'.
-            words = pick(
-                (logits / temperature).softmax(dim=-1), randomness.uniform(captions, 1, device=regions.device)[images]
-            )  # (b, N)
+            uniform = randomness.uniform(captions, device=regions.device)[images]  # (b, N)
+            words = draw(logits, uniform, drawing)  # (b, N)
         words = words.masked_fill(finished, PAD)
         length += 1
         caption_ids[images, :, length] = words
@@ -137,9 +137,18 @@ def sample(
     return pointers.hypotheses(found, config.length_power)
 
 
-def sayable(logits: Tensor) -> Tensor:
-    """Return logits (..., V) with those of words that are never drawn by `roll_out` at -inf."""
-    return logits.index_fill(-1, torch.tensor([PAD, START, UNKNOWN], device=logits.device), -math.inf)
+def draw(logits: Tensor, uniform: Tensor, drawing: Drawing) -> Tensor:
+    """Return words (B, N) drawn of logits (B, N, V), or of (B, 1, V) for all N captions, by numbers (B, N) in 0..1.
+
+    The plain line: pick(drawing.scores(logits).softmax(dim=-1), uniform.unsqueeze(-1))
+    """
+    rows, numbers = logits.flatten(0, 1), uniform.view(logits.shape[0] * logits.shape[1], -1, 1)  # (R, V), (R, n, 1)
+    words = torch.empty(numbers.shape[:2], dtype=torch.int64, device=logits.device)  # (R, n)
+    for part in row_blocks(rows):
+        scores = drawing.scores(rows[part])  # (r, V)
+        scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
+        words[part] = pick(scores.unsqueeze(1), numbers[part])
+    return words.view(uniform.shape)
 
 
 def draw_words(scores: Tensor, uniform: Tensor, config: SearchConfig) -> Tensor:

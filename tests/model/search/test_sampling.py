@@ -12,10 +12,12 @@ from torch import Tensor
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
+from captioner.model.kernels import word_losses
+from captioner.model.kernels.word_losses import Drawing
 from captioner.model.randomness import Randomness
 from captioner.model.search.beam import search
 from captioner.model.search.next_words import ContentWords
-from captioner.model.search.sampling import draw_words, pick, roll_out, sample
+from captioner.model.search.sampling import NEVER_DRAWN, draw, draw_words, pick, roll_out, sample
 
 
 def allowed(logits: Tensor) -> Tensor:
@@ -31,6 +33,18 @@ def test_numbers_pick_words_by_their_share() -> None:
     expected = [1, 1, 3, 3, 4, 4]
     for scale in (1.0, 3.0, 0.1):
         assert pick((scale * row).expand(6, 6), numbers[:, None]).tolist() == expected
+
+
+@pytest.mark.parametrize("captions", [1, 3])  # of which there are logits; one for all three, or each its own
+def test_words_are_drawn_in_blocks_as_by_the_plain_line(captions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_losses, "BLOCK", 4 * 11)
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(5, captions, 11, generator=generator, dtype=torch.float64)  # (B, N, V)
+    uniform = torch.rand(5, 3, generator=generator)  # (B, N)
+    drawing = Drawing(0.5, NEVER_DRAWN)
+    expected = pick(drawing.scores(logits).softmax(dim=-1), uniform.unsqueeze(-1))  # (B, N)
+    assert draw(logits, uniform, drawing).equal(expected)
+    assert len(expected.unique()) > 2
 
 
 @pytest.mark.parametrize("drawn", [True, False])
