@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from captioner.captioning.caption import Caption as Caption
     from captioner.captioning.captioner import Captioner as Captioner
-    from captioner.captioning.captioner import caption_images as caption_images
     from captioner.captioning.captioner import load as load
+    from captioner.captioning.collection import caption_images as caption_images
     from captioner.evaluation.evaluate import evaluate as evaluate
     from captioner.images.opening import ImageError as ImageError
 
@@ -30,7 +30,7 @@ _HOMES = {
     "Caption": "captioning.caption",
     "Captioner": "captioning.captioner",
     "ImageError": "images.opening",
-    "caption_images": "captioning.captioner",
+    "caption_images": "captioning.collection",
     "evaluate": "evaluation.evaluate",
     "load": "captioning.captioner",
 }

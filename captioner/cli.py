@@ -12,14 +12,15 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from captioner import __version__
-from captioner.commands.arguments import Parser, UsageError, complain
 from captioner.commands.caption import add_caption
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.evaluate import add_evaluate
 from captioner.commands.export import add_export
+from captioner.commands.messages import complain
 from captioner.commands.models import add_models
 from captioner.commands.overlay import add_overlay
+from captioner.commands.parser import Parser, UsageError
 from captioner.commands.schema import add_schema
 from captioner.commands.serve import add_serve
 from captioner.commands.streams import fill_closed_streams

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from captioner.captioning.caption import Result
-from captioner.captioning.captioner import Captioner, caption_sources
+from captioner.captioning.captioner import Captioner
+from captioner.captioning.collection import caption_sources
 from captioner.captioning.corrections import apply_corrections, store_corrections
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output.derived import Derived

@@ -1,18 +1,17 @@
-"""What several commands share: their arguments, the error of wrong usage, what they say, and progress bars."""
+"""Arguments that several commands share, and what is made of them."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.options import SETTINGS, CaptionOptions, make_options
-from captioner.files import printable, printable_line
+from captioner.commands.messages import say
+from captioner.commands.parser import checking_usage, positive
+from captioner.files import printable
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
 from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
@@ -22,61 +21,6 @@ from captioner.model.search_settings import settings_of
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner
     from captioner.datasets.dataset import CaptionDataset
-
-
-class UsageError(ValueError):
-    """Arguments that are wrong, alone or together, whatever files there are: exit code 2."""
-
-
-@contextmanager
-def checking_usage() -> Iterator[None]:
-    """Turn the ValueError of a setting that is refused into one of wrong usage."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises `UsageError`, so that wrong usage is one line, whoever finds it."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; an option that may stand alone takes the next one only where it is one of its choices.
-
-        So `--attention photos` leaves the folder to be captioned.
-        """
-        given = list(sys.argv[1:] if args is None else args)
-        for action in self._actions:
-            if action.nargs == "?" and action.option_strings and action.choices is not None:
-                for place, word in enumerate(given):
-                    alone = given[place + 1 : place + 2] == [] or given[place + 1] not in action.choices
-                    if word in action.option_strings and alone:
-                        given[place] = f"{word}={action.const}"
-        return super().parse_known_args(given, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the arguments."""
-        raise UsageError(f"{message}; see `{self.prog} --help`")
-
-
-def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
-    """Add a subcommand that `run` carries out, with `text` for its help."""
-    description = text[0].upper() + text[1:] + "."
-    parser = commands.add_parser(name, help=text, description=description, formatter_class=HelpFormatter)
-    parser.set_defaults(run=run, parser=parser)
-    return parser
-
-
-class HelpFormatter(argparse.HelpFormatter):
-    """Show the default of every option that has one, unless its help tells it in words, and break no name in two."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        told = "default:" in (action.help or "") or "the default" in (action.help or "")
-        has_none = action.default is None or action.default is False or action.default in ([], (), argparse.SUPPRESS)
-        return (action.help or "") if told or has_none else f"{action.help} (default: %(default)s)"
 
 
 def add_setting(group: Any, name: str) -> None:
@@ -192,36 +136,6 @@ def encoder_config(options: argparse.Namespace) -> EncoderConfig:
         return EncoderConfig(options.encoder, options.size, options.layer, options.fit, options.weights)
 
 
-@contextmanager
-def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
-    """Yield a function that shows how many of how many images are done, on stderr where that is a terminal.
-
-    The second number is None while nobody knows it. A third is how many of them were done before, which are not part of
-    the rate; without it, those are that are done when it is called first.
-    """
-    from tqdm import tqdm
-
-    has_begun = False
-    with tqdm(
-        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
-    ) as bar:
-
-        def show(done: int, total: int | None, before: int | None = None) -> None:
-            nonlocal has_begun
-            if not has_begun:
-                has_begun = True
-                bar.initial = done if before is None else before
-                bar.reset(total)
-            elif before is not None and before > bar.initial:
-                bar.n += before - bar.initial
-                bar.last_print_n += before - bar.initial
-                bar.initial = before
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
-
-
 def add_features_argument(parser: Any) -> None:
     """Add --features."""
     parser.add_argument(
@@ -297,38 +211,3 @@ def no_images(paths: Sequence[str], *, recursive: bool, unread: str = "") -> Val
     hint = "" if recursive else "; --recursive searches subfolders too"
     left_out = f"; left out: {unread}" if unread else ""
     return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}{left_out}")
-
-
-def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is refused; it must be at least 1")
-    return number
-
-
-def say(message: object) -> None:
-    """Tell the user something, in one printable line on stderr, whatever names are in it."""
-    print(printable_line(str(message)), file=sys.stderr)
-
-
-def show(text: str, *, flush: bool = False) -> None:
-    """Print lines of results, each printable, whatever names are in them."""
-    print("\n".join(map(printable_line, text.split("\n"))), flush=flush)
-
-
-def report(message: object) -> None:
-    """Tell the user what was done, on stdout where there is one."""
-    if sys.stdout.writable():
-        print(message)
-
-
-def announce(message: object, *, quiet: bool) -> None:
-    """Tell somebody who waits at a terminal what is going on."""
-    if not quiet and sys.stderr.isatty():
-        print(message, file=sys.stderr, flush=True)
-
-
-def complain(message: object) -> None:
-    """Tell the user what is wrong, in one line on stderr."""
-    say(f"captioner: {message}")

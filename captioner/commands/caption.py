@@ -16,20 +16,16 @@ from captioner.captioning.corrections import Applied, apply_corrections, correct
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines, to_line
 from captioner.commands.arguments import (
-    UsageError,
-    add_command,
-    announce,
-    complain,
     cores_per_process,
     read_device,
     read_search,
-    report,
-    say,
     search_beside_encoding,
     with_features,
 )
 from captioner.commands.caption_arguments import GALLERY, add_caption_arguments, read_output
 from captioner.commands.collection import Collection
+from captioner.commands.messages import announce, complain, report, say
+from captioner.commands.parser import UsageError, add_command
 from captioner.commands.screen import Screen
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
@@ -115,7 +111,7 @@ def _print_captions(
     captioning: CaptionOptions,
     output: OutputOptions,
 ) -> int:
-    from captioner.captioning.captioner import caption_sources
+    from captioner.captioning.collection import caption_sources
     from captioner.captioning.output.sidecars import Sidecars
     from captioner.captioning.output.written_files import WrittenFiles
 

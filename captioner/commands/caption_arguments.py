@@ -12,16 +12,15 @@ from captioner.captioning.options import EXISTING, OutputOptions
 from captioner.captioning.output.tables import FORMATS, NAMINGS
 from captioner.captioning.output.wording import Wording
 from captioner.commands.arguments import (
-    UsageError,
     add_device_argument,
     add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
     add_setting,
-    checking_usage,
 )
 from captioner.commands.collection import STDIN
+from captioner.commands.parser import UsageError, checking_usage
 
 ATTENTION = ("mean", "all")  # what `--attention` records: the weights that are alpha, or those of all heads too
 GALLERY = "gallery.html"  # in --out

@@ -9,21 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from captioner.commands.arguments import (
-    UsageError,
-    add_command,
     add_dataset_arguments,
     add_device_argument,
     add_encoder_arguments,
     add_setting,
-    complain,
     encoder_config,
-    positive,
-    progress_bar,
     read_dataset,
     read_device,
-    say,
-    show,
 )
+from captioner.commands.messages import complain, progress_bar, say, show
+from captioner.commands.parser import UsageError, add_command, positive
 from captioner.model.config import ENGINES
 
 

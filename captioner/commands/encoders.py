@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command, add_encoder_arguments, complain, encoder_config, no_images, say
+from captioner.commands.arguments import add_encoder_arguments, encoder_config, no_images
+from captioner.commands.messages import complain, say
+from captioner.commands.parser import add_command
 from captioner.files import printable
 from captioner.images.finding import find_images
 from captioner.images.opening import ImageError, open_image

@@ -10,24 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.options import EXISTING, CaptionSettings
 from captioner.commands.arguments import (
-    UsageError,
-    add_command,
     add_device_argument,
     add_download_argument,
     add_features_argument,
     add_reading_arguments,
     add_search_arguments,
     add_setting,
-    complain,
     cores_per_process,
-    positive,
-    progress_bar,
     read_device,
     read_search,
-    say,
     search_beside_encoding,
-    show,
 )
+from captioner.commands.messages import complain, progress_bar, say, show
+from captioner.commands.parser import UsageError, add_command, positive
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
 from captioner.model.bundled import find_model
 

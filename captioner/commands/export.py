@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import UsageError, add_command, show
+from captioner.commands.messages import show
 from captioner.commands.models import models_table
+from captioner.commands.parser import UsageError, add_command
 from captioner.model.bundled import find_model, model_name, summarise
 
 if TYPE_CHECKING:

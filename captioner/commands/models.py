@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captioner.commands.arguments import add_command, show
+from captioner.commands.messages import show
+from captioner.commands.parser import add_command
 from captioner.evaluation.tables import ABSENT, Table
 from captioner.model.bundled import ModelSummary, bundled_models, find_model, summarise
 

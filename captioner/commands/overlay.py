@@ -14,24 +14,18 @@ from captioner.captioning.caption import Result
 from captioner.captioning.options import CaptionOptions
 from captioner.captioning.records import CAPTIONS
 from captioner.commands.arguments import (
-    UsageError,
-    add_command,
     add_device_argument,
     add_download_argument,
     add_features_argument,
     add_model_argument,
     add_search_arguments,
-    announce,
-    checking_usage,
-    complain,
-    positive,
-    progress_bar,
     read_device,
     read_search,
-    report,
     with_features,
 )
 from captioner.commands.collection import Collection
+from captioner.commands.messages import announce, complain, progress_bar, report
+from captioner.commands.parser import UsageError, add_command, checking_usage, positive
 from captioner.figures.masks import STYLES
 from captioner.figures.overlay_files import (
     ANIMATIONS,
@@ -220,7 +214,7 @@ def _captions(
     model: Captioner, sources: Iterable[Source], text: str | None, captioning: CaptionOptions
 ) -> Iterator[Result]:
     if text is None:
-        from captioner.captioning.captioner import caption_sources
+        from captioner.captioning.collection import caption_sources
 
         return caption_sources(model, sources, captioning)
     from captioner.captioning.teacher_forcing import force_images

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from captioner.captioning.schema import record_schema
-from captioner.commands.arguments import add_command
+from captioner.commands.parser import add_command
 
 
 def add_schema(commands: Any) -> None:

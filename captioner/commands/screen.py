@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from threading import Event, Thread
 
 from captioner.captioning.caption import Result
-from captioner.commands.arguments import complain, progress_bar
+from captioner.commands.messages import complain, progress_bar
 from captioner.images.sources import Source, is_in_share
 
 

@@ -9,15 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import (
-    add_command,
-    add_device_argument,
-    add_download_argument,
-    add_model_argument,
-    positive,
-    read_device,
-    say,
-)
+from captioner.commands.arguments import add_device_argument, add_download_argument, add_model_argument, read_device
+from captioner.commands.messages import say
+from captioner.commands.parser import add_command, positive
 from captioner.files import printable
 from captioner.model.bundled import find_model
 

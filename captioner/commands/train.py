@@ -8,7 +8,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captioner.commands.arguments import UsageError, add_command, add_device_argument, complain, read_device, say, show
+from captioner.commands.arguments import add_device_argument, read_device
+from captioner.commands.messages import complain, say, show
+from captioner.commands.parser import UsageError, add_command
 from captioner.training.log import TRACKERS
 
 if TYPE_CHECKING:

@@ -6,20 +6,17 @@ Whatever is wrong with a file or an override is a ValueError of one line that na
 from __future__ import annotations
 
 import difflib
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from captioner.datasets.annotations import shown
 from captioner.files import read_whole
-from captioner.model.checks import SCALARS
 from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, check_parts
 from captioner.training.bundled_recipes import bundled_recipes, find_recipe
+from captioner.training.conversion import convert, describe_value
 from captioner.training.settings import (
     BatchConfig,
     DataConfig,
@@ -158,7 +155,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """Return the recipe of plain values, as JSON or YAML give them; `source` is named where they are wrong."""
     try:
-        recipe: Recipe = _convert(values, Recipe, "", whole=True)
+        recipe: Recipe = convert(values, Recipe, "", whole=True)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
     return recipe
@@ -191,14 +188,14 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
     if not isinstance(values, dict):
-        found = "is empty" if values is None else f"holds {_described(values)}"
+        found = "is empty" if values is None else f"holds {describe_value(values)}"
         raise ValueError(f"{path} {found}; expected settings, such as data and epochs")
     has_base, base = "base" in values, values.pop("base", None)
     _check(values, str(path))
     if not has_base:
         return values
     if not isinstance(base, str):
-        raise ValueError(f"{path}: base is {_described(base)}; expected text, the name of another file")
+        raise ValueError(f"{path}: base is {describe_value(base)}; expected text, the name of another file")
     beside = path.parent / base
     file = find_recipe(base) if base in bundled_recipes() and not beside.exists() else beside
     merged: dict[str, Any] = _merge(_read_file(file, (*above, path)), values)
@@ -242,72 +239,6 @@ def _nested(keys: Sequence[str], value: Any) -> Any:
 def _check(values: dict[str, Any], source: str) -> None:
     """Raise ValueError for keys that do not exist and values of the wrong type; others may be missing yet."""
     try:
-        _convert(values, Recipe, "", whole=False)
+        convert(values, Recipe, "", whole=False)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-
-
-def _convert(value: Any, hint: Any, key: str, *, whole: bool) -> Any:
-    """Return a plain value as the type `hint`; sections become their dataclass where the `whole` of them is there."""
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind = type(value) if type(value) in kinds else kinds[0]
-    if value is None and NoneType in kinds:
-        return None
-    if is_dataclass(kind):
-        return _convert_section(value, kind, key, whole=whole)
-    if get_origin(kind) is not tuple:
-        return _convert_scalar(value, kind, key, " or null" if NoneType in kinds else "")
-    item = get_args(kind)[0]
-    if isinstance(value, Mapping):  # one may stand for a list of one
-        return (_convert(value, item, key, whole=whole),)
-    if not isinstance(value, list):
-        raise ValueError(f"{key} is {_described(value)}; expected a mapping or a list of mappings")
-    return tuple(_convert(part, item, f"{key}.{number}", whole=whole) for number, part in enumerate(value))
-
-
-def _convert_section(value: Any, kind: Any, key: str, *, whole: bool) -> Any:
-    hints = get_type_hints(kind)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key or 'it'} is {_described(value)}; expected a mapping of {', '.join(hints)}")
-    inside = f"{key}." if key else ""
-    for name in value:
-        if name not in hints:
-            close = difflib.get_close_matches(str(name), hints, n=1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            unknown = f"{inside}{name}" if re.fullmatch(r"[\w-]+", str(name)) else shown(f"{inside}{name}")
-            raise ValueError(f"unknown key {unknown}{meant}; choose from {', '.join(hints)}")
-    parts = {name: _convert(part, hints[name], f"{inside}{name}", whole=whole) for name, part in value.items()}
-    if not whole:
-        return parts
-    for each in fields(kind):
-        if each.name not in parts and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(
-                f"{inside}{each.name} is missing; write it into the file, or give {inside}{each.name}=VALUE"
-            )
-    try:
-        return kind(**parts)
-    except ValueError as error:
-        # A section speaks of "data root"; the reader of a file looks for data.1.root.
-        section = key.partition(".")[0]
-        raise ValueError(re.sub(f"^{section} ", inside, str(error)) if key else str(error)) from None
-
-
-def _convert_scalar(value: Any, kind: type, key: str, alternative: str) -> Any:
-    if kind is float and type(value) is int and abs(value) < 2**1000:
-        value = float(value)
-    if type(value) is not kind:  # by type: a bool is an int to isinstance
-        raise ValueError(f"{key} is {_described(value)}; expected {SCALARS[kind]}{alternative}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{key} is {value}; expected a finite number")
-    return value
-
-
-def _described(value: object) -> str:
-    """Return a value in YAML's words, with its kind where that is in doubt."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, int | float):
-        return shown(value)
-    if isinstance(value, Mapping | list):
-        return "a mapping" if isinstance(value, Mapping) else "a list"
-    return f"{shown(value)} (text)" if isinstance(value, str) else f"{value} ({type(value).__name__})"

@@ -24,7 +24,8 @@ from PIL import Image
 
 import captioner
 from captioner.captioning.caption import Caption, Result
-from captioner.captioning.captioner import Captioner, caption_images, caption_sources, load
+from captioner.captioning.captioner import Captioner, load
+from captioner.captioning.collection import caption_images, caption_sources
 from captioner.captioning.options import SETTINGS, CaptionOptions, CaptionSettings, OutputOptions, make_options
 from captioner.datasets.vocabulary import join_words
 from captioner.images.finding import find_sources

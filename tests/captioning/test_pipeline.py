@@ -12,7 +12,8 @@ from helpers.toy_captioner import make_toy, write_images
 from torch import Tensor
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.captioner import Captioner, caption_sources
+from captioner.captioning.captioner import Captioner
+from captioner.captioning.collection import caption_sources
 from captioner.captioning.pipeline import SEARCHED, _batches
 from captioner.images.preprocessing import Prepared
 from captioner.images.sources import Source
