@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,11 +26,10 @@ from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.search.beam import beam_search
 from captioner.training.recipe import load_recipe
 
-RECIPES = Path(__file__).parents[1]
 DECODERS = {
-    "LSTM": ("flickr8k-soft.yaml", ()),
-    "two LSTM layers": ("flickr8k-soft.yaml", ("decoder.layers=2",)),
-    "transformer": ("flickr8k-transformer.yaml", ()),
+    "LSTM": ("flickr8k-soft", ()),
+    "two LSTM layers": ("flickr8k-soft", ("decoder.layers=2",)),
+    "transformer": ("flickr8k-transformer", ()),
 }
 CASE = Case(81, 1280, 2540, None)
 GRID = (9, 9)
@@ -62,7 +60,7 @@ class Clock:
 
 def load_decoder(recipe: str, overrides: tuple[str, ...]) -> Decoder:
     """Return the decoder of a recipe with random weights."""
-    settings = load_recipe(RECIPES / recipe, list(overrides))
+    settings = load_recipe(recipe, list(overrides))
     torch.manual_seed(0)
     return make_decoder(settings.decoder, settings.attention, CASE.words, CASE.width, GRID)
 

@@ -37,7 +37,8 @@ class Learner:
     def learn(self, batch: Batch) -> float:
         """Take one step on a batch and return the mean negative log likelihood of its pieces."""
         randomness = Randomness((self.settings.seed, self.step, DRAWS), len(batch.source))
-        losses, nll = self.translator.losses(batch, self.settings.smoothing, randomness)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            losses, nll = self.translator.losses(batch, self.settings.smoothing, randomness)  # (W,)
         self.optimiser.zero_grad(set_to_none=True)
         losses.mean().backward()  # type: ignore[no-untyped-call]
         for group in self.optimiser.param_groups:

@@ -22,6 +22,7 @@ from translator import Sizes, Translator
 
 from captioner.files import one_line, open_regular, printable, printable_line, write_whole
 
+PRECISIONS = ("float32", "bfloat16")
 MODEL, LAST, LOG = "model.safetensors", "last.safetensors", "log.jsonl"
 
 
@@ -40,6 +41,7 @@ class Settings(Sizes):
     clip: float = 1.0
     average: float = 0.998  # how much of the averaged weights stays at each step
     seed: int = 1
+    precision: str = "float32"  # of products; weights are float32 always
 
     def __post_init__(self) -> None:
         for name in ("merges", "epochs", "batch", "embedding", "encoder", "hidden", "width"):
@@ -48,6 +50,8 @@ class Settings(Sizes):
         for name in ("dropout", "smoothing", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to below 1")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.rate <= 0:
             raise ValueError(f"rate is {self.rate}; it must be above 0")
         if self.source == self.target:

@@ -22,7 +22,7 @@ import torch
 from bleu import corpus_bleu
 from learner import ORDER, Learner
 from pieces import Language
-from runs import LAST, LOG, MODEL, Settings, load_tensors, run_command, save_model, save_tensors
+from runs import LAST, LOG, MODEL, PRECISIONS, Settings, load_tensors, run_command, save_model, save_tensors
 from sentences import LONGEST, Batch, encode_pairs, make_batches, read_parallel
 from tqdm import tqdm
 from translator import Translator, translate
@@ -42,12 +42,14 @@ OPTIONS = {
     "--clip": "longest gradient",
     "--average": "share of the averaged weights that stays at each step",
     "--seed": "of everything random",
+    "--precision": "of the products",
     "--embedding": "width of the embeddings",
     "--encoder": "width of the encoder's states, in each direction",
     "--hidden": "width of the decoder's states",
     "--width": "width of the space in which additive and concat scores compare",
     "--dropout": "share of embeddings, sentence vectors and states that is dropped",
 }
+CHOICES = {"--score": SCORES, "--precision": PRECISIONS}
 
 
 class Run:
@@ -158,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
     defaults = Settings()
     for name, text in OPTIONS.items():
         default = getattr(defaults, name.removeprefix("--"))
-        choices = SCORES if name == "--score" else None
+        choices = CHOICES.get(name)
         metavar = None if choices else name.removeprefix("--").upper()
         text = f"{text} (default: %(default)s)"
         parser.add_argument(name, type=type(default), default=default, choices=choices, metavar=metavar, help=text)

@@ -185,6 +185,18 @@ def test_it_learns_to_reverse_by_heart(score: str, attention: bool) -> None:
     assert [list(each.ids) for each in found] == [row[::-1] for row in rows]
 
 
+def test_half_precision_learns_nearly_the_same(data: Path) -> None:
+    steps = {}
+    for precision in runs.PRECISIONS:
+        settings = runs.Settings(**TINY, merges=20, batch=8, rate=0.01, warmup=1, precision=precision)  # type: ignore[arg-type]
+        run = train.Run(settings, data, data)
+        steps[precision] = [run.learner.learn(batch) for batch in sentences.make_batches(run.pairs, 8)]
+    single, half = steps["float32"], steps["bfloat16"]
+    assert half == pytest.approx(single, rel=0.02)
+    assert half != single
+    assert half[-1] < half[0]
+
+
 def test_dropout_follows_from_the_seed() -> None:
     model = make_translator(dropout=0.5)
     source = sentences.pad([[4, 5, END], [6, END]])
