@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from helpers.toy_training import read_log, run_toy, toy_recipe, write_toy_data
 from PIL import Image
 
+from captioner.model.decoder import make_decoder
 from captioner.training.recipe import load_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
@@ -73,33 +75,55 @@ def test_what_is_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
 
 
-def test_every_variation_is_an_experiment_of_its_own() -> None:
-    names = [name for own in study.VARIATIONS.values() for name in own]
-    assert len(set(map(study.folder_name, names))) == len(names) == 14
-    settings: list[Any] = [
-        load_recipe(study.RECIPE, [*study.SHORT, *changes])
-        for own in study.VARIATIONS.values()
-        for changes in own.values()
-    ]
-    assert all(one != other for place, one in enumerate(settings) for other in settings[:place])
-    assert {each.epochs for each in settings} == {2}
+@pytest.mark.parametrize("name", study.STUDIES)
+def test_every_training_of_a_study_is_an_experiment_of_its_own(name: str) -> None:
+    one = study.STUDIES[name]
+    trainings = study.make_trainings(one, list(one.trainings), [0, 1, 2])
+    assert len(set(map(study.folder_name, trainings))) == len(trainings) == len(one.trainings) + 2 * len(one.seeded)
+    settings: list[Any] = [load_recipe(one.recipe, [*one.settings, *changes]) for changes in trainings.values()]
+    assert all(each != other for place, each in enumerate(settings) for other in settings[:place])
+    epochs = {training: each.epochs for training, each in zip(trainings, settings, strict=True)}
+    assert {training: count for training, count in epochs.items() if count != 2} == (
+        {"hard for long": 8} if name == "lectures" else {}
+    )
+
+
+def test_the_transformer_of_the_study_has_as_many_weights_as_the_lstm() -> None:
+    one = study.STUDIES["lectures"]
+    weights = []
+    for training in ("soft", "transformer"):
+        recipe = load_recipe(one.recipe, [*one.settings, *one.trainings[training]])
+        decoder = make_decoder(recipe.decoder, recipe.attention, 2540, 1280, (7, 7))
+        weights.append(sum(each.numel() for each in decoder.parameters()))
+    assert weights[1] == pytest.approx(weights[0], rel=0.1)
+
+
+def test_trainings_that_start_from_another_are_trained_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = study.STUDIES["lectures"]
+    trainings = study.make_trainings(one, ["glimpse after soft", "none", "soft"], [0])
+    done: list[str] = []
+    monkeypatch.setattr(study, "train", lambda _study, name, _changes, _options: done.append(name))
+    study.train_all(one, trainings, argparse.Namespace(jobs=1, runs=tmp_path))
+    assert done == ["none", "soft", "glimpse after soft"]
 
 
 def test_the_study_s_table(tmp_path: Path) -> None:
-    names = [study.FIRST, "dot", "no gate"]
-    for name in names:
+    one = study.STUDIES["parts"]
+    names = [one.first, "dot", "no gate"]
+    for name in [*names, "dot seed 7"]:
         write_evaluation(tmp_path / "evaluation" / study.folder_name(name), cider=50.0 + len(name))
-
-    class Options:
-        runs = tmp_path
-
-    rows = study.collect(names, Options())  # type: ignore[arg-type]
-    table = study.write(rows, tmp_path)
+    options = argparse.Namespace(runs=tmp_path)
+    rows = study.collect(one, names, [0], options)
+    table = study.write(one, rows, tmp_path)
     assert table == (tmp_path / "study.md").read_text()
     assert "| dot | 66.1 ±1.5 | 22.5 ±1.5 | 20.0 ±1.5 | 53.0 ±1.5 | 891 | 95.0% | 16.0% | 1.0% |" in table
-    places = [table.index(text) for text in (study.FIRST, "*score function*", "| dot", "*gate*", "| no gate")]
+    places = [table.index(text) for text in (one.first, "*score function*", "| dot", "*gate*", "| no gate")]
     assert places == sorted(places)
     assert json.loads((tmp_path / "study.json").read_text())[1]["scores"]["cider"] == 53.0
+    rows = study.collect(one, [*names, "dot seed 7"], [0, 7], options)
+    assert "| 53.0 ±1.5 | 53.0, 60.0 | 891 |" in study.write(one, rows, tmp_path)
     study.draw(rows, tmp_path / "scores.svg")
     assert all(f"<!-- {name} -->" in (tmp_path / "scores.svg").read_text() for name in names)
 
