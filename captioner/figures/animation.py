@@ -15,7 +15,7 @@ from PIL import Image
 from captioner.figures.boxes import attended_boxes
 from captioner.figures.drawing import BRIGHT, Bar, Label, Mark, Outline, Picture, Sheet
 from captioner.figures.lettering import is_right_to_left, text_width
-from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
+from captioner.figures.masks import Blender, CaptionLike, Raster, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
 from captioner.files import write_whole
 from captioner.images.formats import to_rgb
@@ -55,12 +55,12 @@ def animation_frames(
     page = _Page(caption, width, dpi)
     plain = np.asarray(to_rgb(image).resize(page.panel, Image.Resampling.LANCZOS, reducing_gap=3.0))
     frames = [(page.draw(plain, 0, current=False), _FIRST)]
-    pixels = plain.astype(np.float32) / np.float32(255)  # (height, width, 3)
+    blend = Blender(plain.astype(np.float32) / np.float32(255), style, dpi)  # of (height, width, 3)
     raster = Raster(caption.geometry, caption.attention.shape[1:], page.panel)
     for word in range(len(caption.words)):
         weights = caption.attention[word]  # (rows, columns)
         mask = visible_mask(raster.spread(weights), weights.size)  # (height, width)
-        blended = blend(pixels, mask, style, dpi)
+        blended = blend(mask)
         if style == "contour":
             blended = draw_contours(blended, mask, dpi)
         boxes = attended_boxes(caption, word, page.corner, page.panel)

@@ -7,12 +7,15 @@ lacks is taken from a font of this machine that has it, and is an empty box wher
 from __future__ import annotations
 
 import importlib.util
+import math
 import unicodedata
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from PIL import ImageDraw, ImageFont, features
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageColor, ImageDraw, ImageFont, features
 
 FAMILY = "DejaVu Sans"
 _PLAIN = (range(0x2EA), range(0x380, 0x526))  # all of DejaVu Sans: Latin, Greek and Cyrillic, which most words are
@@ -49,19 +52,51 @@ def visual_order(text: str) -> str:
 
 def text_width(text: str, pixels: float) -> float:
     """Return how many pixels a text of a font size, in pixels too, takes across."""
-    return sum(_font(path, pixels).getlength(piece) for path, piece in _pieces(text))
+    return sum(_length(path, pixels, piece) for path, piece in _pieces(text))
 
 
 def draw_text(
-    draw: ImageDraw.ImageDraw, x: float, baseline: float, text: str, pixels: float, colour: str, side: str
+    canvas: NDArray[np.uint8], x: float, baseline: float, text: str, pixels: float, colour: str, side: str
 ) -> None:
-    """Draw a text of a font size in pixels; `x` is its "left", "middle" or "right", as `side` says."""
+    """Draw a text of a font size in pixels on pixels (height, width, 3); `x` is its "left", "middle" or "right"."""
     shift = {"left": 0.0, "middle": 0.5, "right": 1.0}[side]
     x -= shift * text_width(text, pixels) if shift else 0
+    ink = np.array(ImageColor.getrgb(colour)[:3], dtype=np.uint32)
     for path, piece in _pieces(text):
-        font = _font(path, pixels)
-        draw.text((x, baseline), piece, fill=colour, font=font, anchor="ls")
-        x += font.getlength(piece)
+        left, top = math.floor(x), math.floor(baseline)
+        cover, (across, down) = _cover(path, pixels, piece, x - left, baseline - top)
+        _spread_ink(canvas, left + across, top + down, cover, ink)
+        x += _length(path, pixels, piece)
+
+
+def _spread_ink(
+    canvas: NDArray[np.uint8], left: int, top: int, cover: NDArray[np.uint8], ink: NDArray[np.uint32]
+) -> None:
+    """Colour what lies under a cover (height, width), 0..255, whose corner is there; it may reach over the edges."""
+    cover = cover[max(-top, 0) :, max(-left, 0) :]
+    below = canvas[max(top, 0) :, max(left, 0) :][: len(cover), : cover.shape[1]]  # (height, width, 3)
+    share = cover[: len(below), : below.shape[1], None].astype(np.uint32)  # (height, width, 1)
+    below[:] = (below * (255 - share) + ink * share + 127) // 255
+
+
+@lru_cache(maxsize=2048)
+def _cover(path: str, pixels: float, text: str, right: float, down: float) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Return how much of each pixel a text covers (height, width), 0..255, and its corner from where the text starts.
+
+    The text starts a fraction of a pixel further right and down. Captions share most of their words, and all digits.
+    """
+    font = _font(path, pixels)
+    left, top, far, bottom = font.getbbox(text, anchor="ls")
+    corner = math.floor(left) - 1, math.floor(top) - 1
+    size = math.ceil(far) + 2 - corner[0], math.ceil(bottom) + 2 - corner[1]
+    image = Image.new("L", size)
+    ImageDraw.Draw(image).text((right - corner[0], down - corner[1]), text, fill=255, font=font, anchor="ls")
+    return np.asarray(image), corner
+
+
+@lru_cache(maxsize=2048)
+def _length(path: str, pixels: float, text: str) -> float:
+    return _font(path, pixels).getlength(text)
 
 
 def font_families(text: str) -> list[str]:

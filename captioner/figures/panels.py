@@ -12,7 +12,7 @@ from PIL import Image
 from captioner.figures.boxes import attended_boxes
 from captioner.figures.drawing import GREY, INK, PALE, POINT, Bar, Contours, Label, Mark, Picture, fitting_label
 from captioner.figures.lettering import text_width
-from captioner.figures.masks import STYLES, CaptionLike, Raster, blend, to_levels, visible_mask
+from captioner.figures.masks import STYLES, Blender, CaptionLike, Raster, to_levels, visible_mask
 from captioner.images.formats import to_rgb
 
 # Lengths in inches.
@@ -113,7 +113,8 @@ class Panels:
         self.layout, self.style = layout, style
         small = to_rgb(image).resize(layout.panel, Image.Resampling.LANCZOS, reducing_gap=3.0)
         self.levels = np.asarray(small)  # (height, width, 3)
-        self.plain = self.levels.astype(np.float32) / np.float32(255)  # (height, width, 3)
+        plain = self.levels.astype(np.float32) / np.float32(255)  # (height, width, 3)
+        self.blend = Blender(plain, style, layout.dpi)
         self.rasters: dict[int, Raster] = {}
 
     def draw_plain(self, row: int, column: int, name: str | None = None) -> list[Mark]:
@@ -129,7 +130,7 @@ class Panels:
         """Return the image under the attention of one word, and the box that it looked at most, where it has boxes."""
         corner = self.layout.panel_corner(row, column)
         mask = self.mask(caption, word)
-        marks: list[Mark] = [Picture(*corner, to_levels(blend(self.plain, mask, self.style, self.layout.dpi)))]
+        marks: list[Mark] = [Picture(*corner, to_levels(self.blend(mask)))]
         if self.style == "contour":
             marks.append(Contours(*corner, mask))
         return [*marks, *attended_boxes(caption, word, corner, self.layout.panel)]

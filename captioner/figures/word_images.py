@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import unicodedata
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from captioner.figures.boxes import attended_boxes
 from captioner.figures.drawing import Picture, Sheet
 from captioner.figures.masks import CaptionLike, Raster, blend, draw_contours, to_levels, visible_mask
 from captioner.figures.panels import check_size, check_style
+from captioner.figures.png import png_bytes
 from captioner.files import write_whole
 from captioner.images.formats import to_rgb
 
@@ -66,9 +66,7 @@ def save_word_images(
         if old.name not in names:
             old.unlink()
     for index, name in enumerate(names):
-        buffer = io.BytesIO()
-        word_image(image, caption, index, style=style).save(buffer, "PNG", compress_level=1)
-        write_whole(folder / name, buffer.getvalue())
+        write_whole(folder / name, png_bytes(np.asarray(word_image(image, caption, index, style=style))))
     return [folder / name for name in names]
 
 

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, features
+from PIL import features
 
 from captioner.figures import lettering
 from captioner.figures.drawing import Label, Sheet, figure_bytes
@@ -18,9 +18,9 @@ SIZE = 40
 
 def drawn(text: str, side: str = "left") -> NDArray[np.bool_]:
     """Return where there is ink (80, 400) of a text at the middle of the image."""
-    image = Image.new("RGB", (400, 80), "white")
-    draw_text(ImageDraw.Draw(image), 200, 50, text, SIZE, "#000000", side)
-    return np.asarray(image)[..., 0] < 128
+    canvas = np.full((80, 400, 3), 255, dtype=np.uint8)
+    draw_text(canvas, 200, 50, text, SIZE, "#000000", side)
+    return canvas[..., 0] < 128
 
 
 def ink(text: str) -> NDArray[np.bool_]:

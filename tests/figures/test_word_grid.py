@@ -326,12 +326,12 @@ def test_a_figure_that_cannot_be_drawn_or_written_leaves_the_old_file(
     def fail(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("no ink")
 
-    for place, name in ((Image.Image, "save"), (Figure, "savefig"), (Path, "replace")):
+    for place, name in ((Sheet, "pixels"), (Figure, "savefig"), (Path, "replace")):
         monkeypatch.setattr(place, name, fail)
         for suffix in (".png", ".pdf", ".svg"):
             path = tmp_path / f"grid{suffix}"
             path.write_bytes(b"old")
-            if place is Path or (suffix == ".png") == (place is Image.Image):
+            if place is Path or (suffix == ".png") == (place is Sheet):
                 with pytest.raises(RuntimeError, match="no ink"):
                     save_figure(strange_figure, path)
                 assert path.read_bytes() == b"old"
