@@ -23,7 +23,7 @@ GATES = ("none", "scalar", "vector")
 KINDS = ("lstm", "transformer")
 POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
 METHODS = ("beam", "sample")
-ENGINES = ("auto", "onnx", "torch")  # what runs a frozen encoder
+ENGINES = ("auto", "int8", "onnx", "torch")  # what runs a frozen encoder
 MOST_PIXELS = 1024  # of an encoder's side; recipes have 288 at most
 WIDEST = 16_384  # numbers in a layer; recipes have 2,048 at most
 # No colons and no paths: timm takes hf-hub:owner/name for a download, and local-dir:path for a folder.

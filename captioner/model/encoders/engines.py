@@ -1,5 +1,7 @@
 """Ways to run a frozen encoder: torch on any device, or ONNX Runtime, several times as fast on a CPU.
 
+DINOv2 can run in 8 bits there, twice as fast again where the CPU has the instructions.
+
 An engine maps B images of pixels (S, S, 3) uint8 to regions (B, L, D) float32, or float16 when half precision is asked
 for. It is safe to call from many threads, and is closed when it is done with.
 """
@@ -16,12 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from captioner.model.config import ENGINES
+from captioner.model.encoders import dinov2, int8
 from captioner.model.encoders.encoder import Encoder
 from captioner.processes import choose_device
 from captioner.threads import available_cores
 
 # Small enough that the activations of a part stay in a core's cache.
 PART = 2  # images
+EIGHT_BITS = {"dinov2-small": dinov2.SENSITIVE}  # with the products that are not rounded
 
 Pixels = Sequence[NDArray[np.uint8]]
 Regions = NDArray[np.float32 | np.float16]
@@ -57,6 +61,7 @@ def make_engine(
 ) -> Engine:
     """Return the engine asked for; "auto" is ONNX Runtime on a CPU where it can run the network, else torch.
 
+    "int8" is ONNX Runtime with products in 8 bits. It is for DINOv2, and "auto" takes it there where it is faster.
     `device` is that of `choose_device`. `threads` bounds the cores that ONNX Runtime uses, by default all there are.
     `half` rounds the regions to half precision at the end.
     """
@@ -65,10 +70,13 @@ def make_engine(
     device = choose_device(device)
     if engine == "torch" or (engine == "auto" and device != "cpu"):
         return TorchEngine(encoder, device, half)
+    in_8_bits = engine == "int8" or (engine == "auto" and encoder.name in EIGHT_BITS and int8.is_fast())
+    if in_8_bits and encoder.name not in EIGHT_BITS:
+        raise ValueError(f"engine is 'int8', which is for {', '.join(EIGHT_BITS)}; {encoder.name} runs with 'onnx'")
     try:
-        return OnnxEngine(encoder, threads, half)
+        return OnnxEngine(encoder, threads, half, in_8_bits=in_8_bits)
     except (ImportError, ValueError) as error:
-        if engine == "onnx":
+        if engine in ("onnx", "int8"):
             raise ValueError(f"ONNX Runtime cannot run {encoder.name}: {error}; use engine 'torch'") from None
         return TorchEngine(encoder, device, half)
 
@@ -104,17 +112,22 @@ class OnnxEngine(Engine):
 
     name = "onnx"
 
-    def __init__(self, encoder: Encoder, threads: int | None = None, half: bool = False) -> None:
+    def __init__(
+        self, encoder: Encoder, threads: int | None = None, half: bool = False, *, in_8_bits: bool = False
+    ) -> None:
         import onnxruntime
 
         from captioner.model.encoders.onnx_graph import build_graph
 
+        graph = build_graph(encoder, half=half)
+        if in_8_bits:
+            graph = int8.quantise(graph, EIGHT_BITS[encoder.name])
+            self.name = "int8"
+        self.part = 1 if in_8_bits else PART  # activations are rounded by the largest in a part
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(
-            build_graph(encoder, half=half), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         self.shape = (encoder.grid[0] * encoder.grid[1], encoder.dimensions)  # (L, D)
         self.dtype = np.float16 if half else np.float32
         self.threads = threads or available_cores()
@@ -122,7 +135,7 @@ class OnnxEngine(Engine):
 
     def __call__(self, pixels: Pixels) -> Regions:
         """Return regions (B, L, D), the same for an image whatever batch it is in."""
-        size = min(PART, -(-len(pixels) // self.threads))
+        size = min(self.part, -(-len(pixels) // self.threads))
         regions = np.empty((len(pixels), *self.shape), self.dtype)
 
         def run(start: int) -> None:
