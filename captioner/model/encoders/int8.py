@@ -1,4 +1,4 @@
-"""Products in 8 bits: an encoder's ONNX graph with its matrix products of integers, twice as fast where the CPU has VNNI.
+"""Products in 8 bits: an encoder's ONNX graph with products of integers, twice as fast where the CPU has VNNI.
 
 Weights are rounded to 8 bits per column when the graph is built, activations per image as it runs, so that an image's
 regions do not depend on the batch it is in. Nothing is calibrated: what a LayerNorm can give is known from its weights,
@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from captioner.model.onnx_nodes import OPSET, Unsupported
+from captioner.model.onnx.nodes import OPSET, Unsupported
 
 LARGEST = 127  # of the 8-bit weights, which are as far below zero as above it
 DEVIATIONS = 2  # how far a normed feature is taken to stray, in its own standard deviations
