@@ -30,8 +30,6 @@ WIDTH, DEPTH, HEADS, EXPANSION = 384, 12, 6, 4
 PATCH = 14  # pixels
 POSITIONS = 37  # patches along a side for which positions are stored
 EPSILON = 1e-6
-# The products that 8 bits would hurt most, of six in each block: the last of the first block and of the third.
-SENSITIVE = (5, 17)
 
 
 def build_trunk(level: str = "stride14") -> nn.Sequential:

@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from captioner.model.config import ENGINES
-from captioner.model.encoders import dinov2, int8
+from captioner.model.encoders import int8
 from captioner.model.encoders.encoder import Encoder
 from captioner.processes import choose_device
 from captioner.threads import available_cores
 
 # Small enough that the activations of a part stay in a core's cache.
 PART = 2  # images
-EIGHT_BITS = {"dinov2-small": dinov2.SENSITIVE}  # with the products that are not rounded
+EIGHT_BITS = ("dinov2-small",)  # encoders that lose next to nothing by it
 
 Pixels = Sequence[NDArray[np.uint8]]
 Regions = NDArray[np.float32 | np.float16]
@@ -121,7 +121,7 @@ class OnnxEngine(Engine):
 
         graph = build_graph(encoder, half=half)
         if in_8_bits:
-            graph = int8.quantise(graph, EIGHT_BITS[encoder.name])
+            graph = int8.quantise(graph)
             self.name = "int8"
         self.part = 1 if in_8_bits else PART  # activations are rounded by the largest in a part
         options = onnxruntime.SessionOptions()

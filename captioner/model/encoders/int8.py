@@ -8,7 +8,6 @@ and features that stand out are scaled down there and up again in the rows that 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,41 +35,37 @@ def is_fast() -> bool:
         return False
 
 
-def quantise(serialised: bytes, kept: Collection[int] = ()) -> bytes:
-    """Return a model whose products with constant matrices are of 8-bit integers.
-
-    `kept` are the products, by their places among these, that stay in single precision.
-    """
+def quantise(serialised: bytes) -> bytes:
+    """Return a model whose products with constant matrices are of 8-bit integers."""
     graph = _Graph(onnx.ModelProto.FromString(serialised))
     if not graph.products:
         raise Unsupported("it has no matrix products to round")
-    graph.smooth(kept)
-    return graph.rounded(kept)
+    graph.smooth()
+    return graph.rounded()
 
 
 class _Graph:
-    """A model taken apart: its nodes, its constants, and the products to round."""
+    """A model taken apart: its nodes, its constants, and the outputs of the products to round."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.constants: dict[str, NDArray[Any]] = {
             each.name: numpy_helper.to_array(each) for each in model.graph.initializer
         }
-        self.products = [
-            node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in self.constants
-        ]
+        self.products = {
+            node.output[0] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in self.constants
+        }
 
-    def smooth(self, kept: Collection[int]) -> None:
+    def smooth(self) -> None:
         """Even out the features that LayerNorms give to products, and change no result."""
         norms = {node.output[0]: node for node in self.model.graph.node if node.op_type == "LayerNormalization"}
         readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.model.graph.node:
             for name in node.input:
                 readers.setdefault(name, []).append(node)
-        rounded = {node.output[0] for place, node in enumerate(self.products) if place not in kept}
         for name, norm in norms.items():
-            if not all(node.output[0] in rounded for node in readers.get(name, ())):
-                continue  # somebody else reads the features as they are
+            if not all(node.output[0] in self.products for node in readers.get(name, ())):
+                continue  # something else reads the features as they are
             gain, shift = (self.constants[each] for each in norm.input[1:])
             matrices = [node.input[1] for node in readers[name]]
             reach = np.abs(shift) + DEVIATIONS * np.abs(gain)  # (D,)
@@ -79,13 +74,12 @@ class _Graph:
             self.constants |= {norm.input[1]: gain / scale, norm.input[2]: shift / scale}
             self.constants |= {each: self.constants[each] * scale[:, None] for each in matrices}
 
-    def rounded(self, kept: Collection[int]) -> bytes:
+    def rounded(self) -> bytes:
         """Return the model with its products in 8 bits."""
-        places = {node.output[0]: place for place, node in enumerate(self.products)}
         nodes: list[onnx.NodeProto] = []
         inputs: set[str] = set()  # those that have been rounded
         for node in self.model.graph.node:
-            if places.get(node.output[0], -1) in (-1, *kept):
+            if node.output[0] not in self.products:
                 nodes.append(node)
                 continue
             value, matrix = node.input
