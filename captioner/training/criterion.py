@@ -15,6 +15,7 @@ from torch import Tensor
 
 from captioner.model.decoder import Decoder, Outputs
 from captioner.model.glimpse import Fixations
+from captioner.model.kernels.precision import product_dtype
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.kernels.word_losses import Drawing
 from captioner.model.losses import (
@@ -72,6 +73,7 @@ class Criterion:
         self, recipe: Recipe, decoder: Decoder, device: str, classifier: RegionClassifier | None = None
     ) -> None:
         self.recipe, self.decoder, self.device, self.classifier = recipe, decoder, device, classifier
+        self.products = product_dtype(recipe.precision, device)
 
     def teacher_forcing(
         self, part: Part, regions: Tensor | Regions, move_baseline: MoveBaseline
@@ -255,8 +257,8 @@ class Criterion:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(self.recipe.precision)
-        with torch.autocast(self.device.split(":")[0], dtype=dtype, enabled=dtype is not None):
+        half = self.products != torch.float32
+        with torch.autocast(self.device.split(":")[0], dtype=self.products if half else None, enabled=half):
             yield
 
 

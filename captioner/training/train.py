@@ -20,6 +20,7 @@ from typing import Any
 
 from captioner.model.config import SearchConfig
 from captioner.model.extensions import allow
+from captioner.model.kernels.precision import is_too_slow
 from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch, EpochPlan
@@ -77,6 +78,8 @@ def train(
     processes, listener = processes or Processes(), listener or Nobody()
     if recipe.precision == "float16" and not device.startswith("cuda"):
         raise ValueError(f"precision float16 needs a CUDA device, not {device}; choose bfloat16 or float32")
+    if is_too_slow(recipe.precision, device) and processes.is_first:
+        listener.say(f"precision {recipe.precision} is slow on this machine, so products are in float32")
     allow(recipe.attention.score, recipe.encoder.name)  # whoever trains a recipe means the modules that it names
     with RunFolder(Path(folder), on_log) as run:
         if run.has_run():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.evaluation.metrics.bleu_rouge_cider import bleu
+from captioner.model.kernels import precision as kernel
 from captioner.model.randomness import Randomness
 from captioner.model.search.sampling import roll_out
 from captioner.training.batches import EpochPlan
@@ -167,7 +168,8 @@ def test_half_precision_learns_from_rewards_as_single_does() -> None:
     assert torch.cosine_similarity(*gradients, dim=0) > 0.9
 
 
-def test_half_precision_measures_about_the_same() -> None:
+def test_half_precision_measures_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "has_fast_bfloat16", lambda device: True)
     single, half = (make_learner(kind=torch.float32, precision=name) for name in ("float32", "bfloat16"))
     found = [each.teacher_forcing_loss(make_batch(), some_regions(kind=torch.float32))[1] for each in (single, half)]
     assert found[1] == pytest.approx(found[0], rel=0.05)

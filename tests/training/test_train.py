@@ -27,6 +27,7 @@ from torch import Tensor
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
 from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.kernels import precision as kernel
 from captioner.model.search.beam import beam_search
 from captioner.training.data import TrainingData
 from captioner.training.learner import Learner
@@ -86,7 +87,10 @@ def test_every_score_and_self_attention_can_be_trained(data: Path, tmp_path: Pat
         assert outcome is not None
 
 
-def test_half_precision_trains_about_as_single_does(data: Path, tmp_path: Path) -> None:
+def test_half_precision_trains_about_as_single_does(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "has_fast_bfloat16", lambda device: True)
     losses = {}
     for precision in ("float32", "bfloat16"):
         run_toy(toy_recipe(data, precision=precision), tmp_path / precision)
@@ -95,6 +99,9 @@ def test_half_precision_trains_about_as_single_does(data: Path, tmp_path: Path) 
         assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
     assert losses["bfloat16"] != losses["float32"]
+    monkeypatch.setattr(kernel, "has_fast_bfloat16", lambda device: False)
+    run_toy(toy_recipe(data, precision="bfloat16"), tmp_path / "fallback")
+    assert [line["loss"] for line in step_lines(tmp_path / "fallback")] == losses["float32"]
 
 
 def test_float16_needs_a_gpu(data: Path, tmp_path: Path) -> None:
