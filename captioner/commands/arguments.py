@@ -77,7 +77,7 @@ def add_reading_arguments(parser: Any) -> None:
         type=_share,
         default=0.01,
         metavar="SHARE",
-        help="accept data of which this share of lines or images is unusable",
+        help="accept up to this share of unusable lines or images",
     )
 
 
@@ -116,10 +116,10 @@ def add_encoder_arguments(parser: Any) -> None:
         "--encoder", metavar="NAME", default=default.name, help="name of the encoder, see `captioner encoders`"
     )
     group.add_argument(
-        "--size", metavar="S", type=positive, help="side of its input in pixels (default: the encoder's own)"
+        "--size", metavar="S", type=positive, help="side of its input in pixels (default: the encoder's)"
     )
     group.add_argument(
-        "--layer", metavar="strideN", help="the layer that gives regions, such as stride16 (default: last)"
+        "--layer", metavar="strideN", help="layer to take regions from, such as stride16 (default: the last)"
     )
     group.add_argument(
         "--fit", choices=FITS, help="make images square: squash, crop, or pad with masked cells (default: squash)"
@@ -142,7 +142,7 @@ def add_features_argument(parser: Any) -> None:
         "--features",
         type=Path,
         metavar="DIR",
-        help="read regions from caches here that fit a model",
+        help="read regions from the caches in this folder, where one fits the model",
     )
 
 

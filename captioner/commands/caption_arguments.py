@@ -35,7 +35,7 @@ def add_caption_arguments(parser: Any) -> None:
         help="images, folders, archives or glob patterns; - reads an image, or a list of paths, from standard input",
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
-    parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not with a newline")
+    parser.add_argument("-0", "--null", action="store_true", help="paths in the list end with NUL, not a newline")
     add_model_argument(parser)
     add_download_argument(parser)
     add_features_argument(parser)
@@ -54,8 +54,8 @@ def add_caption_arguments(parser: Any) -> None:
 
 def _add_wording_arguments(group: Any) -> None:
     group.add_argument("--sentence", action="store_true", help="write sentences: a capital first, a full stop last")
-    group.add_argument("--prefix", default="", metavar="TEXT", help="text before every caption, as it is given")
-    group.add_argument("--suffix", default="", metavar="TEXT", help="text after every caption, as it is given")
+    group.add_argument("--prefix", default="", metavar="TEXT", help="text to put before every caption, verbatim")
+    group.add_argument("--suffix", default="", metavar="TEXT", help="text to put after every caption, verbatim")
 
 
 def _add_output_arguments(group: Any) -> None:
@@ -76,7 +76,9 @@ def _add_output_arguments(group: Any) -> None:
         default="skip",
         help="images that have captions in DIR already: keep those, replace them, or stop",
     )
-    group.add_argument("--prune", action="store_true", help="forget images of the named folders that are gone")
+    group.add_argument(
+        "--prune", action="store_true", help="remove records of images that the named folders no longer have"
+    )
     group.add_argument(
         "--attention",
         nargs="?",
@@ -91,7 +93,7 @@ def _add_output_arguments(group: Any) -> None:
         "--corrections",
         type=Path,
         metavar="FILE",
-        help='take over captions that people have corrected, lines of {"image", "caption"}; needs no PATH',
+        help='apply captions that people have corrected, lines of {"image", "caption"}; needs no PATH',
     )
 
 

@@ -60,7 +60,9 @@ def add_features(commands: Any) -> None:
         metavar="FILE",
         help="take boxes and vectors from .jsonl (with .safetensors) or bottom-up .tsv files",
     )
-    group.add_argument("--name", help="what to call them: encoder.name=imported/NAME (default: as the first file)")
+    group.add_argument(
+        "--name", help="name of these regions, for encoder.name=imported/NAME (default: the first file's)"
+    )
     group.add_argument("--most", type=positive, metavar="N", help="keep the first N boxes of each image (default: all)")
     parser.add_argument("--split", help="encode only this split (default: all)")
     parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")

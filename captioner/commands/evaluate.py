@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def add_evaluate(commands: Any) -> None:
     """Add `captioner evaluate`."""
-    parser = add_command(commands, "evaluate", run_evaluate, "score models, or captions of others, on a data set")
+    parser = add_command(commands, "evaluate", run_evaluate, "score models, or captions from elsewhere, on a data set")
     parser.usage = "captioner evaluate [MODEL ...] DATA --out DIR [options]"
     parser.add_argument(
         "paths", nargs="+", metavar="MODEL ... DATA", help="bundled models or checkpoint folders, then the data set"
@@ -46,14 +46,14 @@ def add_evaluate(commands: Any) -> None:
         type=Path,
         action="append",
         metavar="JSON",
-        help="score these captions, too: a file of COCO results; may be given several times",
+        help="also score these captions, a file of COCO results; may be given several times",
     )
     parser.add_argument("--human", action="store_true", help="also score the references against each other")
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="also fit how likely people would accept a caption, into confidence.json; use a split that the model was "
-        "not trained on, and not the test split",
+        help="also fit how likely people are to accept a caption, and write confidence.json; use a split that the "
+        "model was not trained on, and not the test split",
     )
     parser.add_argument("--limit", type=positive, metavar="N", help="take only N images, spread over the split")
     add_features_argument(parser)

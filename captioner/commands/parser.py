@@ -61,7 +61,9 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         told = "default:" in (action.help or "") or "the default" in (action.help or "")
-        has_none = action.default is None or action.default is False or action.default in ([], (), argparse.SUPPRESS)
+        has_none = (
+            action.default is None or action.default is False or action.default in ("", [], (), argparse.SUPPRESS)
+        )
         return (action.help or "") if told or has_none else f"{action.help} (default: %(default)s)"
 
 

@@ -34,13 +34,15 @@ def add_serve(commands: Any) -> None:
     )
     parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0 takes any free one")
     add_device_argument(parser)
-    parser.add_argument("--examples", type=Path, metavar="DIR", help="folder of images to try (default: the project's)")
+    parser.add_argument(
+        "--examples", type=Path, metavar="DIR", help="folder of example images to offer (default: the project's)"
+    )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--max-upload", type=_megabytes, default=10.0, metavar="MB", help="largest upload, in megabytes"
     )
     limits.add_argument(
-        "--queue", type=positive, default=64, metavar="N", help="images of one model that may wait for an answer"
+        "--queue", type=positive, default=64, metavar="N", help="most images that may wait for one model"
     )
     proxy = parser.add_argument_group("behind a proxy")
     proxy.add_argument(
@@ -49,7 +51,7 @@ def add_serve(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="also answer to this host name, with or without a port; give it more than once for several",
+        help="also answer to this host name, with or without a port; may be given several times",
     )
     proxy.add_argument(
         "--root-path", type=_root_path, default="", metavar="PATH", help="path under which the proxy offers the server"

@@ -6,9 +6,6 @@ are what `captioner serve` sends, with their content types.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from importlib import resources
 
 BROWSER = resources.files(__package__) / "browser"
@@ -31,18 +28,6 @@ def read_asset(name: str) -> str:
     if not name or "/" in name or "\\" in name or not file.is_file():
         raise ValueError(f"{name!r} is not a web file; there are {', '.join(_names())}")
     return file.read_text(encoding="utf-8")
-
-
-def fill_template(template: str, **parts: str) -> bytes:
-    """Return a page with its parts in the places of their names, such as {{title}}."""
-    # In one go, so that nothing is looked for in what was put in.
-    filled = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-    return filled.encode("utf-8", "backslashreplace")
-
-
-def policy_hash(text: str) -> str:
-    """Return the source by which a Content-Security-Policy allows a script or style that is within the page."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def _names() -> list[str]:

@@ -30,13 +30,14 @@ from captioner.captioning.records import (
     recorded_images,
     refuse_link,
 )
+from captioner.evaluation.report.html import fill_template, policy_hash
 from captioner.files import printable, replacing
 from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError, ImageSource, open_image
 from captioner.images.sources import Source
 from captioner.model.confidence import is_low
 from captioner.threads import map_ahead
-from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
+from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 
 GALLERY = "gallery.html"
 THUMBNAIL = 480  # pixels of a thumbnail's longer side: sharp in the grid on a dense screen, and bearable when enlarged
@@ -263,4 +264,8 @@ def _page_around_entries(title: str) -> tuple[bytes, bytes]:
         "script": script,
     }
     before, _, after = read_asset("gallery.html").partition("{{entries}}\n")
-    return fill_template(before, **parts), fill_template(after, **parts)
+
+    def fill(template: str) -> bytes:
+        return fill_template(template, **parts).encode("utf-8", "backslashreplace")
+
+    return fill(before), fill(after)

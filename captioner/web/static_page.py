@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from captioner.evaluation.report.html import fill_template, policy_hash
 from captioner.files import digest, write_whole
 from captioner.model.onnx.export import OnnxModel
-from captioner.web.assets import VIEWER, VIEWER_STYLE, fill_template, policy_hash, read_asset
+from captioner.web.assets import VIEWER, VIEWER_STYLE, read_asset
 from captioner.web.static_page_runtime import Runtime
 
 PAGE = "index.html"
@@ -70,7 +71,7 @@ def _page(about: dict[str, Any]) -> bytes:
         script=script,
         about=text.replace("<", "\\u003c"),  # nothing else means anything within a script element
         worker="\n".join(map(read_asset, WORKER)),
-    )
+    ).encode("utf-8", "backslashreplace")
 
 
 def _remove_others(folder: Path, names: list[str]) -> None:

@@ -1,7 +1,9 @@
-"""HTML put together from parts, so that whatever text goes in comes out as text."""
+"""HTML put together from parts, so that whatever text goes in comes out as text, and pages that hold all they need."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 import unicodedata
@@ -116,3 +118,14 @@ def stacked(first: str, *others: str) -> Html:
 
 def _plain(text: str) -> str:
     return re.sub("<[^>]*>", "", text) if isinstance(text, Html) else text
+
+
+def fill_template(template: str, **parts: str) -> str:
+    """Return a page with its parts in the places of their names, such as {{title}}."""
+    # In one pass, so that nothing is looked for in what was put in.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def policy_hash(text: str) -> str:
+    """Return the source by which a Content-Security-Policy allows a script or style that is within the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

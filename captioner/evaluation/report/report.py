@@ -5,7 +5,6 @@ The page asks nothing of any network, runs no script, works from a file and prin
 
 from __future__ import annotations
 
-import re
 from importlib import resources
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from captioner.evaluation.comparison import Comparison
 from captioner.evaluation.report.attention import attention_section, lengths_section
 from captioner.evaluation.report.errors import errors_section
 from captioner.evaluation.report.examples import examples_section
-from captioner.evaluation.report.html import Html, escape, join, tag
+from captioner.evaluation.report.html import Html, escape, fill_template, join, tag
 from captioner.evaluation.report.inline_charts import Charts
 from captioner.evaluation.report.scores import diversity_section, protocol_section, scores_section
 from captioner.evaluation.report.summary import summarise
@@ -80,9 +79,8 @@ def _contents() -> Html:
 
 
 def _page(title: str, body: Html) -> str:
-    parts = {"policy": _POLICY, "title": escape(title), "style": _read("report.css"), "body": body}
-    # In one go, so that nothing is looked for in what was put in.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("report.html"))
+    style, main = _read("report.css"), tag("main", "\n", body, "\n")
+    return fill_template(_read("report.html"), policy=_POLICY, title=escape(title), style=style, body=main, script="")
 
 
 def _read(name: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Mapping
 from importlib import resources
+from types import ModuleType
 
 from captioner.evaluation import report
-from captioner.evaluation.report.html import Html, escape, quote, tag
+from captioner.evaluation.report.html import Html, escape, fill_template, policy_hash, quote, tag
 from captioner.evaluation.tables import LABELS
 from captioner.training.log import Line
 from captioner.training.pages.line_chart import Curve, Points, line_chart
@@ -34,15 +32,18 @@ CHARTS: tuple[tuple[str, int, dict[str, str]], ...] = (
 def make_page(title: str, body: Html) -> str:
     """Return a page that holds its style and script, and may show pictures beside it."""
     script = _read("run_page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; img-src data: file: 'self'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        f"default-src 'none'; img-src data: file: 'self'; style-src 'unsafe-inline'; script-src {policy_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
-    style = (resources.files(report) / "report.css").read_text(encoding="utf-8") + _read("run_page.css")
-    parts = {"policy": policy, "title": escape(title), "style": style, "script": script, "body": body}
-    # In one go, so that nothing is looked for in what was put in.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("run_page.html"))
+    return fill_template(
+        _read("report.html", report),
+        policy=policy,
+        title=escape(title),
+        style=_read("report.css", report) + _read("run_page.css"),
+        body=body,
+        script=f"<script>{script}</script>\n",
+    )
 
 
 def run_charts(curves: RunCurves) -> list[Html]:
@@ -101,5 +102,5 @@ def sample_figure(sample: Line, picture: str | None, size: tuple[int, int] | Non
     return tag("article", shown, words, class_="example")
 
 
-def _read(name: str) -> str:
-    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+def _read(name: str, room: str | ModuleType = __package__) -> str:
+    return (resources.files(room) / name).read_text(encoding="utf-8")
