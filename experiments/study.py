@@ -72,7 +72,7 @@ def fill_caches(study: Study, trainings: Mapping[str, Sequence[str]], options: a
 
 
 def train(study: Study, name: str, changes: Sequence[str], options: argparse.Namespace) -> None:
-    """Train one variation, or go on with it, its output in a log beside the run folder."""
+    """Train one variation, or resume it; its output goes to a log beside the run folder."""
     run = options.runs / folder_name(name)
     if (run / "finished").exists():
         return

@@ -1,7 +1,7 @@
 """The files that `captioner overlay` writes: a folder for each kind of figure, and in it a tree of the images' names.
 
 grid/photos/dog.jpg.png          the image once for each word
-words/photos/dog.jpg.words/      one picture a word, 000-a.png, 001-dog.png, ...
+words/photos/dog.jpg.words/      one picture per word, 000-a.png, 001-dog.png, ...
 matrix/, samples/, heads/, ...   further figures
 animation/photos/dog.jpg.gif     word by word
 """

@@ -1,4 +1,4 @@
-"""One picture a word: the whole original under the attention of that word, at its full resolution."""
+"""One picture per word: the whole original under the attention of that word, at its full resolution."""
 
 from __future__ import annotations
 

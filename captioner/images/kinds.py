@@ -1,4 +1,4 @@
-"""Kinds of files by their names: images that are read, pictures that are not and why, and what is none of either."""
+"""Kinds of files by their names: images that are read, and pictures that are not, with the reason."""
 
 from __future__ import annotations
 

@@ -11,14 +11,12 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from captioner.model.config import SearchConfig
 from captioner.model.extensions import allow
 from captioner.model.kernels.precision import is_too_slow
 from captioner.model.regions import Regions
@@ -30,14 +28,15 @@ from captioner.training.data import read_batches
 from captioner.training.listener import Listener, Nobody
 from captioner.training.log import OnLog
 from captioner.training.objects import BatchObjects, ObjectFinder
-from captioner.training.pages.run_page import PAGE, Length, RunPage
+from captioner.training.pages.run_page import PAGE, Length, showing
 from captioner.training.recipe import Recipe, longer_than_run
 from captioner.training.regions import Inputs, RegionReader
 from captioner.training.resuming import check_extension, check_settings
 from captioner.training.rewards import Rewards
 from captioner.training.run_folder import RunFolder
 from captioner.training.start import start_run
-from captioner.training.validation import Findings, ValidationReporter, validate
+from captioner.training.validation import Findings
+from captioner.training.validator import Validator
 
 LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
 PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing
@@ -96,7 +95,7 @@ def train(
         training = _Training(recipe, run, processes, listener, device, stop)
         with closing(training.data):
             training.start_trackers(track)
-            with training.page_of_it():
+            with training.page():
                 return training.run_all()
 
 
@@ -124,8 +123,8 @@ class _Training:
         if self.data.boxes is not None:
             preprocessing, grid = self.encoder.preprocessing, self.encoder.grid
             self.objects = ObjectFinder(self.data.boxes, self.data.vocabulary, preprocessing, grid)
+        self.validator = Validator(recipe, self.data, self.encoder, self.learner, run, processes, listener, device)
         self.rewards: Rewards | None = None
-        self.warned = False  # of attention that has collapsed
         self.plan_lengths: dict[bool, int] = {}
 
     def _progress(self, what: str, done: int, total: int) -> None:
@@ -139,29 +138,18 @@ class _Training:
             try:
                 self.run.track(name, self.recipe)
             except ImportError as error:
-                self.listener.warn(f"{error}; training goes on without it")
+                self.listener.warn(f"{error}; training continues without it")
 
-    @contextmanager
-    def page_of_it(self) -> Iterator[None]:
-        """Keep run.html up to date, and let it tell in the end how the run ended."""
+    def page(self) -> AbstractContextManager[None]:
+        """Return what keeps run.html up to date, in the first process."""
         recipe, steps = self.recipe, 0
         for first, count in ((0, recipe.epochs), (recipe.epochs, recipe.self_critical.epochs)):
             steps += count * len(self._plan(first)) if count else 0
         if not self.processes.is_first:
-            yield
-            return
-        page = RunPage(self.run.folder, recipe, Length(recipe.epochs + recipe.self_critical.epochs, steps))
-        self.run.trackers.append(page)
+            return nullcontext()
         self.listener.say(f"{self.run.folder / PAGE} shows how it goes")
-        state = "failed"
-        try:
-            yield
-            state = "finished"
-        except (Stopped, KeyboardInterrupt):
-            state = "stopped"
-            raise
-        finally:
-            page.write(state)
+        length = Length(recipe.epochs + recipe.self_critical.epochs, steps)
+        return showing(self.run, recipe, length, stopped=(Stopped, KeyboardInterrupt))
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -281,23 +269,7 @@ class _Training:
         found, score = self._score(RegionReader(self.data, self.encoder))
         self.position = replace(self.position, start_score=score)
         if self.processes.is_first:
-            self._report(-1, found, time.monotonic() - began)
-
-    def _score(self, reader: RegionReader) -> tuple[list[Findings], float]:
-        """Return what is found on every validation set, and the mean score."""
-        settings = self.recipe.validation
-        search = SearchConfig(beam=settings.beam, length_power=settings.length_power)
-        found: list[Findings] = []
-        try:
-            with self.learner.averaged():
-                for each in self.data.validation:
-                    read = partial(reader.read_set, each, device=self.device)
-                    arguments = (self.learner.decoder, self.data.vocabulary, each, search, self.processes)
-                    found.append(validate(*arguments, read=read, loss=self.recipe.loss, tick=self._tick))
-        except Stopped:
-            self.checkpoints.save_last(self.position)
-            raise
-        return found, sum(each.scores[settings.metric] for each in found) / len(found)
+            self.validator.report(-1, self.position.step, found, time.monotonic() - began)
 
     def _validate(self, epoch: int, reader: RegionReader) -> None:
         """Score the model on every validation set, and keep it where it is the best so far."""
@@ -307,7 +279,7 @@ class _Training:
         best = score if improved else self.position.best
         self.position = replace(self.position, best=best, waited=0 if improved else self.position.waited + 1)
         if self.processes.is_first:
-            self._report(epoch, found, time.monotonic() - began)
+            self.validator.report(epoch, self.position.step, found, time.monotonic() - began)
         if improved:
             names = [each.name for each in self.data.validation]
             scores = {
@@ -317,15 +289,17 @@ class _Training:
             }
             self.checkpoints.save_best(self.position, scores)
 
+    def _score(self, reader: RegionReader) -> tuple[list[Findings], float]:
+        try:
+            return self.validator.score(reader, self._tick)
+        except Stopped:
+            self.checkpoints.save_last(self.position)
+            raise
+
     def _tick(self, done: int, total: int) -> None:
         self.listener.progress("validation", done, total)
         if any(self.processes.gather(self.stop())):
             raise Stopped
-
-    def _report(self, epoch: int, found: list[Findings], seconds: float) -> None:
-        """Log and draw what validation found, and say it."""
-        reporter = ValidationReporter(self.recipe, self.data, self.encoder, self.run, self.listener)
-        self.warned = reporter.report(epoch, self.position.step, found, seconds, warn=not self.warned) or self.warned
 
     def _finish_epoch(self, epoch: int, save: bool) -> None:
         """Move on to the next epoch, or to the next kind of them."""

@@ -17,15 +17,11 @@ from captioner.evaluation.analysis.diagnostics import STILL, total_variation
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
 from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
-from captioner.model.encoders.encoder import Encoder
 from captioner.model.losses import word_losses
 from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, beam_search
 from captioner.processes import Processes
-from captioner.training.data import TrainingData, ValidationSet
-from captioner.training.listener import Listener
-from captioner.training.recipe import Recipe
-from captioner.training.run_folder import RunFolder
+from captioner.training.data import ValidationSet
 from captioner.training.settings import LossConfig
 
 BATCH = 64  # images
@@ -109,53 +105,6 @@ def _sum_losses(
         losses, nll = word_losses(logits, caption_ids[:, :, 1:][mask], smoothing)  # (W,)
         sums += [losses.sum().item(), nll.sum().item(), len(losses), sum(map(bool, captions))]
     return sums
-
-
-class ValidationReporter:
-    """Tells what validations found: the log, word grids of some images, curves, and who listens."""
-
-    def __init__(
-        self, recipe: Recipe, data: TrainingData, encoder: Encoder, run: RunFolder, listener: Listener
-    ) -> None:
-        self.recipe, self.data, self.encoder, self.run, self.listener = recipe, data, encoder, run, listener
-
-    def report(self, epoch: int, step: int, found: Sequence[Findings], seconds: float, *, warn: bool) -> bool:
-        """Report what was found on each validation set after an epoch (from 0); tell whether attention collapsed.
-
-        With `warn` the first set on which it did is warned of.
-        """
-        collapsed = False
-        for validation, findings in zip(self.data.validation, found, strict=True):
-            scores, name = findings.scores, {"set": validation.name} if len(found) > 1 else {}
-            folder = f"epoch-{epoch + 1:03d}" + (f"/{validation.name}" if len(found) > 1 else "")
-            line = {"step": step, "epoch": epoch + 1, **name, **scores, "images": len(validation.images)}
-            samples = self._draw(folder, validation, findings)
-            self.run.log(line | {"seconds": round(seconds, 1)} | ({"samples": samples} if samples else {}))
-            shown = ", ".join(f"{key} {scores[key]:.1f}" for key in ("bleu1", "bleu4", "cider"))
-            loss = f"loss {scores['validation_loss']:.3f}"
-            self.listener.say(f"epoch {epoch + 1}: {validation.name} {shown}, {loss} ({seconds:.0f} s)")
-            if findings.is_collapsed and self.recipe.attention.mode != "none":
-                if warn and not collapsed:
-                    self.listener.warn(
-                        f"epoch {epoch + 1}: attention has collapsed on {validation.name}: from word to word only "
-                        f"{scores['movement']:.1%} of the weights move"
-                    )
-                collapsed = True
-        self.run.draw_curves()
-        return collapsed
-
-    def _draw(self, folder: str, validation: ValidationSet, findings: Findings) -> list[dict[str, Any]]:
-        """Draw word grids of images spread over the set; return what the log tells of them."""
-        count = min(self.recipe.validation.overlays, len(validation.images))
-        chosen = [index * len(validation.images) // count for index in range(count)]
-        return self.run.draw_overlays(
-            folder,
-            [validation.images[index] for index in chosen],
-            [findings.hypotheses[index] for index in chosen],
-            self.data.vocabulary,
-            self.encoder,
-            validation.cache,
-        )
 
 
 def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:

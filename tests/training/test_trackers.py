@@ -86,7 +86,7 @@ def test_a_tracker_that_is_not_installed_is_said_and_nothing_else(
     recipe = toy_recipe(write_toy_data(tmp_path / "data"), epochs=1)
     outcome = train(recipe, tmp_path / "run", listener=recorder, track=["wandb"])
     assert outcome.steps == 4
-    told = "wandb is not installed: pip install 'captioner[wandb]'; training goes on without it"
+    told = "wandb is not installed: pip install 'captioner[wandb]'; training continues without it"
     assert recorder.warned[0] == told
     assert not (tmp_path / "run" / "wandb-id.txt").exists()
 

@@ -107,7 +107,7 @@ class WrittenFiles:
             return
         line = json.dumps({"file": name, "digest": contents}) + "\n"
         with naming_the_disk(self.path), self.path.open("ab", buffering=0) as file:
-            file.write(line.encode())  # in one go, as other processes add lines too
+            file.write(line.encode())  # in one write, as other processes add lines too
 
     def is_noted(self, path: Path, contents: str) -> bool:
         """Tell whether a digest was noted for a file."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from captioner.training.log import Line, is_validation, read_log
 from captioner.training.pages.page import make_page, run_charts, sample_figure
 from captioner.training.pages.series import RunCurves
 from captioner.training.recipe import Recipe, to_yaml
+from captioner.training.run_folder import RunFolder
 
 PAGE = "run.html"
 EVERY = 10.0  # seconds from one writing to the next
@@ -120,6 +123,22 @@ class RunPage:
         if overlay is not None and overlay not in self.sizes:
             self.sizes[overlay] = png_size(self.folder / overlay)
         return self.sizes[overlay] if overlay is not None else None
+
+
+@contextmanager
+def showing(run: RunFolder, recipe: Recipe, length: Length, stopped: tuple[type[BaseException], ...]) -> Iterator[None]:
+    """Keep run.html up to date with the log, and let it tell in the end how the run ended."""
+    page = RunPage(run.folder, recipe, length)
+    run.trackers.append(page)
+    state = "failed"
+    try:
+        yield
+        state = "finished"
+    except stopped:
+        state = "stopped"
+        raise
+    finally:
+        page.write(state)
 
 
 def png_size(path: Path) -> tuple[int, int] | None:
