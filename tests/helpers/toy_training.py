@@ -19,7 +19,7 @@ from torch import Tensor
 import captioner.model.checkpoint
 import captioner.training.run_folder
 import captioner.training.start
-import captioner.training.train
+import captioner.training.validator
 from captioner.model.checkpoint import load_checkpoint, load_training_state
 from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import Encoder, load_encoder
@@ -227,4 +227,4 @@ def script_scores(monkeypatch: pytest.MonkeyPatch, *values: float, metric: str =
         found = validate(*arguments, **options)
         return replace(found, scores={**found.scores, metric: left.pop(0)})
 
-    monkeypatch.setattr(captioner.training.train, "validate", scripted)
+    monkeypatch.setattr(captioner.training.validator, "validate", scripted)
