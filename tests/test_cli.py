@@ -249,7 +249,7 @@ def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0
     assert b"regions: 100%" in shown
     assert b"64/64" in shown
-    assert b"image/s" in shown
+    assert b" images/s" in shown
 
 
 def test_output_into_a_closed_pipe_is_quiet() -> None:

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from captioner import files
 from captioner.captioning.output.derived import Derived
+from captioner.captioning.output.embedding import NoPlaceError, embed_caption, note_embedded
 from captioner.captioning.output.folder import OutputFolder
+from captioner.captioning.output.written_files import WrittenFiles
 from captioner.captioning.records import CAPTIONS, Record, read_lines, refuse_link, to_line
-from captioner.files import printable, replacing
+from captioner.files import digest, printable, replacing
+from captioner.images.opening import ImageError
+from captioner.images.sources import Source
 
 CORRECTIONS = "corrections.jsonl"
 LONGEST = 2000  # letters of a caption
@@ -25,10 +31,14 @@ _MAX_LINE = 65_536  # bytes
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of corrections: how many images have a caption that people chose, and the names that are unknown."""
+    """What came of corrections: how many images have a caption that people chose, and the names that are unknown.
+
+    `left` are files that were not brought up to date, because others wrote or changed them.
+    """
 
     corrected: int
     unknown: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
 
 def read_corrections(path: Path) -> dict[str, str]:
@@ -142,11 +152,50 @@ def written_caption(record: Record) -> str | None:
     return str(record["text"]) if record.get("corrected") and "model_text" in record else None
 
 
-def correct_folder(out: Path, path: Path, finish: Callable[[Derived], None] = lambda derived: None) -> Applied:
+def embed_corrections(out: Path, written: WrittenFiles) -> None:
+    """Put the corrected captions of a folder's record into the images that hold the model's.
+
+    Others are not changed: those without a caption of the program's, and those that are not the image of the record.
+    The record is written anew where an image is, as it tells the image's size, time and hash.
+    """
+    changed: dict[str, Record] = {}
+    for line in read_lines(out / CAPTIONS):
+        source = Source(line.name, Path(line.name))
+        if not line.record.get("corrected") or not written.knows(source.path) or not source.path.is_file():
+            continue
+        with suppress(ImageError, NoPlaceError):
+            embedded = _embed(source, line.record, written)
+            if embedded is not None:
+                changed[line.name] = {**line.record, "file": embedded}
+    if changed:
+        with replacing(out / CAPTIONS) as file:
+            for line in read_lines(out / CAPTIONS):
+                file.write(to_line(changed.get(line.name, line.record)))
+
+
+def _embed(source: Source, record: Record, written: WrittenFiles) -> dict[str, Any] | None:
+    """Put a record's caption into its image, and return the stamp of what is there then; None where nothing changed."""
+    source, _ = source.read()
+    stamp = record.get("file") or {}
+    if source.stamp is None or stamp.get("digest") != source.stamp.digest:
+        return None
+    text = record["text"]
+    written.note(source.path, digest(text.encode()))
+    embedded, says = embed_caption(source, text, lambda said: written.is_noted(source.path, digest(said.encode())))
+    note_embedded(written, embedded)
+    if not says:
+        written.left.append(source.path)
+    return embedded.stamp.to_dict() if embedded.stamp not in (None, source.stamp) else None
+
+
+def correct_folder(
+    out: Path, path: Path, finish: Callable[[Derived], None] = lambda derived: None, *, embed: bool = False
+) -> Applied:
     """Take corrections over into a folder's record, and bring the tables and sidecars that are there up to date.
 
-    `finish` brings up to date what other rooms make of the record. Raises ValueError, and changes nothing, where no
-    correction is of an image in the record.
+    `finish` brings up to date what other rooms make of the record; `embed` puts corrected captions into the images
+    that hold captions of the program. Raises ValueError, and changes nothing, where no correction is of an image in
+    the record.
     """
     corrections = read_corrections(path)
     if not (out / CAPTIONS).is_file():
@@ -159,6 +208,8 @@ def correct_folder(out: Path, path: Path, finish: Callable[[Derived], None] = la
         store_corrections(out, corrections)
         applied = apply_corrections(out)
         derived = Derived(out)
+        if embed:
+            embed_corrections(out, derived.written)
         derived.bring_up_to_date(())
         finish(derived)
-    return applied
+    return replace(applied, left=tuple(dict.fromkeys(map(str, derived.written.left))))

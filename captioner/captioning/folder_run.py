@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 from captioner.captioning.caption import Result
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.collection import caption_sources
-from captioner.captioning.corrections import apply_corrections, store_corrections
+from captioner.captioning.corrections import apply_corrections, embed_corrections, store_corrections
 from captioner.captioning.options import CaptionOptions, OutputOptions
 from captioner.captioning.output.derived import Derived
-from captioner.captioning.output.embedding import NoPlaceError, embed_caption
+from captioner.captioning.output.embedding import NoPlaceError, embed_caption, is_embedded, note_embedded
 from captioner.captioning.output.folder import OutputFolder
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, error_record, read_lines
 from captioner.files import digest
@@ -33,7 +33,7 @@ class Report:
     """What a run did, all processes together: images found, captioned, skipped and failed, and how long it took.
 
     `gone` images were forgotten; `left` are the files that others wrote, or changed, and that stayed as they are.
-    `low` of the captions made are of low confidence.
+    `low` of the captions made are of low confidence. `no_place` are images that captions cannot be put into, and why.
     """
 
     found: int
@@ -44,6 +44,7 @@ class Report:
     gone: int = 0
     left: tuple[str, ...] = ()
     low: int = 0
+    no_place: tuple[str, ...] = ()
 
 
 class Pictures(Protocol):
@@ -101,6 +102,8 @@ def caption_into(
             if output.corrections:
                 store_corrections(out, output.corrections)
             apply_corrections(out)
+            if output.embed:
+                embed_corrections(out, run.derived.written)
             for name in gone:
                 run.derived.forget(name)
             run.derived.bring_up_to_date(output.formats)
@@ -118,6 +121,7 @@ def caption_into(
         len(gone),
         tuple(dict.fromkeys(path for paths in left for path in paths)),
         sum(outcome.low for outcome in outcomes),
+        tuple(reason for outcome in outcomes for reason in outcome.no_place),
     )
 
 
@@ -142,6 +146,7 @@ class _Outcome:
     anew: bool  # records were replaced
     seconds: float
     low: int
+    no_place: tuple[str, ...]
 
 
 class _Run:
@@ -173,6 +178,7 @@ class _Run:
         self.found = self.captioned = self.skipped = self.low = 0
         self.failed: list[bytes] = []
         self.gone: list[str] = []
+        self.no_place: list[str] = []  # images that captions cannot be put into, and why
         self.seen = KeySet()  # keys of the images of this share, where some may be forgotten
         self.files = KeySet()  # keys of those that are files of their own, where these are written to or beside
         self.anew = folder.repeated
@@ -219,8 +225,10 @@ class _Run:
             embedded, says = embed_caption(
                 source, text, lambda said: written.is_noted(source.path, digest(said.encode()))
             )
-        except NoPlaceError:
-            embedded, says = source, False
+        except NoPlaceError as error:
+            self.no_place.append(f"{source.name}: {error}")
+            embedded, says = source, True
+        note_embedded(written, embedded)
         if not says:
             written.left.append(source.path)
         return embedded
@@ -247,8 +255,10 @@ class _Run:
         """Tell whether everything is there that this run would make of an image."""
         if not self.known.stays(source):
             return False
-        if self.output.embed and source.key in self.files and not self.derived.written.knows(source.path):
-            return False
+        if self.output.embed and source.key in self.files:
+            contents = (self.known.stamps[source.key] or b"")[16:].hex()
+            if not is_embedded(self.derived.written, source.path, contents):
+                return False
         return self.pictures is None or self.pictures.is_drawn(source)
 
     def _advance(self) -> None:
@@ -266,7 +276,8 @@ class _Run:
     def outcome(self) -> _Outcome:
         """Return what was done."""
         done = (self.found, self.captioned, self.skipped)
-        return _Outcome(*done, tuple(self.failed), tuple(self.gone), self.anew, self.seconds, self.low)
+        failed, gone, no_place = tuple(self.failed), tuple(self.gone), tuple(self.no_place)
+        return _Outcome(*done, failed, gone, self.anew, self.seconds, self.low, no_place)
 
     def write_beside(self) -> None:
         """Write the sidecars beside each image of this run that is a file and has a caption."""

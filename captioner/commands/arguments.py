@@ -208,6 +208,14 @@ def search_beside_encoding(model: Captioner) -> None:
 
 def no_images(paths: Sequence[str], *, recursive: bool, unread: str = "") -> ValueError:
     """Return the error that there is nothing to do; `unread` tells what there is instead."""
-    hint = "" if recursive else "; --recursive searches subfolders too"
+    hint = "" if recursive or not any(map(_has_subfolders, paths)) else "; --recursive searches subfolders too"
     left_out = f"; left out: {unread}" if unread else ""
     return ValueError(f"no images in {', '.join(map(printable, paths))}{hint}{left_out}")
+
+
+def _has_subfolders(path: str) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.is_dir() and not entry.name.startswith(".") for entry in entries)
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,8 @@ def run_caption(options: argparse.Namespace) -> int:
 
 def _correct(options: argparse.Namespace) -> int:
     """Take corrections over into a folder that has captions; no model is needed."""
-    applied = correct_folder(options.out, options.corrections, _Pictures(options, None).finish)
+    finish = _Pictures(options, None).finish
+    applied = correct_folder(options.out, options.corrections, finish, embed=options.embed)
     return _report_corrections(options, applied)
 
 
@@ -97,6 +98,7 @@ def _report_corrections(options: argparse.Namespace, applied: Applied) -> int:
     """Say how many corrections there are, and which are of no known image; return the exit code."""
     if not options.quiet:
         say(f"{options.out / CAPTIONS}: {applied.corrected:,} captions corrected")
+        _say_left(applied.left)
     if applied.unknown:
         names = ", ".join(map(printable, applied.unknown[:3]))
         more = f" and {len(applied.unknown) - 3:,} more" if len(applied.unknown) > 3 else ""
@@ -204,7 +206,7 @@ def _fill_folder(
         raise collection.nothing()
     if processes.is_first:
         _report(options.out, done)
-        _say_left_out(collection, done.left)
+        _say_left_out(collection, done.left, done.no_place)
     if processes.count > 1:
         # torchrun ends all processes once one has failed, but all of them end here, and have nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -218,13 +220,25 @@ def _report(out: Path, done: Report) -> None:
     report(f"{printable(str(out / CAPTIONS))}: {summary}{gone}")
 
 
-def _say_left_out(collection: Collection, left: tuple[str, ...] | list[str]) -> None:
-    """Name what was not read, and which files of others were not replaced."""
+def _first(lines: Sequence[str]) -> str:
+    """Return the first of some lines, and how many more there are."""
+    return printable(lines[0]) + (f" and {len(lines) - 1:,} more" if len(lines) > 1 else "")
+
+
+def _say_left_out(collection: Collection, left: Sequence[str], no_place: Sequence[str] = ()) -> None:
+    """Name what was not read, which files of others were not replaced, and images with no place for a caption."""
     if collection.unread:
         say(f"left out: {describe_unread(collection.unread)}")
+    if no_place:
+        say(f"no caption put into {_first(no_place)}")
+    _say_left(left)
+
+
+def _say_left(left: Sequence[str]) -> None:
+    """Count the files that were not replaced, because they are not the program's."""
     if left:
-        others = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
-        say(f"left as they are, because others wrote or changed them: {printable(left[0])}{others}")
+        count = "1 file" if len(left) == 1 else f"{len(left):,} files"
+        say(f"{count} left as before, because others wrote or changed what is there: {_first(left)}")
 
 
 class _Pictures:

@@ -13,7 +13,7 @@ from captioner.files import digest, printable
 from captioner.images.finding import ARCHIVES, find_sources
 from captioner.images.headers.header import find_format
 from captioner.images.headers.raw_previews import is_panasonic
-from captioner.images.kinds import describe_unread
+from captioner.images.kinds import SUBFOLDER, describe_unread
 from captioner.images.patterns import expand_patterns, read_list
 from captioner.images.sources import Source
 
@@ -39,6 +39,10 @@ class Collection:
             contents = sys.stdin.buffer.read()
             if find_format(contents) is not None or is_panasonic(contents):
                 self.piped = Source(f"stdin-{digest(contents)[:12]}", Path(STDIN), contents=contents)
+            elif b"\0" in contents and not null:
+                raise ValueError(
+                    "standard input is no image that is read, and no list of paths (-0 reads one with NULs)"
+                )
             else:
                 self.listed = read_list(contents, null=null)
 
@@ -72,7 +76,11 @@ class Collection:
 
     def nothing(self) -> ValueError:
         """Return the error that there is nothing to do."""
-        return no_images(self.paths, recursive=self.recursive, unread=describe_unread(self.unread))
+        if not any(path != STDIN for path in self.paths):
+            return ValueError("standard input is empty; pipe an image into it, or a list of paths")
+        # Subfolders have a hint of their own.
+        pictures = {kind: count for kind, count in self.unread.items() if kind != SUBFOLDER}
+        return no_images(self.paths, recursive=self.recursive, unread=describe_unread(pictures))
 
     def covers(self, name: str) -> bool:
         """Tell whether an image of this name would be among these, were it there: it lies in a folder or archive named.

@@ -8,40 +8,54 @@ from contextlib import contextmanager
 
 from captioner.files import printable_line
 
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[..., None]]:
     """Yield a function that shows how many of how many images are done, on stderr where that is a terminal.
 
     The second number is None while nobody knows it. A third is how many of them were done before, which are not part of
-    the rate; without it, those are that are done when it is called first.
+    the rate; without it, those are that are done when it is called first. The rate is the mean since then: images come
+    in batches, and from one batch to the next it would jump.
     """
     from tqdm import tqdm
 
     has_begun = False
     with tqdm(
-        desc=printable_line(label), unit="image", smoothing=0.05, disable=quiet or None, dynamic_ncols=True
+        desc=printable_line(label),
+        unit=" images",
+        bar_format=_BAR,
+        smoothing=0,
+        miniters=1,
+        disable=quiet or None,
+        dynamic_ncols=True,
     ) as bar:
 
         def show(done: int, total: int | None, before: int | None = None) -> None:
             nonlocal has_begun
+            if bar.disable:
+                return
             if not has_begun:
-                has_begun = True
-                bar.initial = done if before is None else before
-                bar.reset(total)
-            elif before is not None and before > bar.initial:
-                bar.n += before - bar.initial
-                bar.last_print_n += before - bar.initial
-                bar.initial = before
+                bar.unpause()
+                bar.start_t = bar.last_print_t
+            done_before = before if before is not None else int(bar.initial) if has_begun else done
+            if (more := done_before - int(bar.initial)) > 0:
+                bar.n += more
+                bar.last_print_n += more
+                bar.initial = done_before
             bar.total = total
             bar.update(done - bar.n)
+            if not has_begun:
+                has_begun = True
+                bar.refresh()
 
         yield show
 
 
 def say(message: object) -> None:
     """Tell the user something, in one printable line on stderr, whatever names are in it."""
-    print(printable_line(str(message)), file=sys.stderr)
+    sys.stderr.write(f"{printable_line(str(message))}\n")  # in one go: an interrupt leaves no half of a line
 
 
 def show(text: str, *, flush: bool = False) -> None:

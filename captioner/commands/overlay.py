@@ -239,6 +239,7 @@ class _Work:
     def watch(self, results: Iterator[Result], total: int) -> Iterator[Result]:
         """Yield the images that were drawn, in order; name the others."""
         with progress_bar("figures", quiet=self.options.quiet) as show:
+            show(0, total)
             for result in results:
                 self.drawn, self.failed = self.drawn + (result.error is None), self.failed + (result.error is not None)
                 show(self.drawn + self.failed, total)

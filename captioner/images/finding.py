@@ -13,8 +13,9 @@ from captioner.images.archives.compressed_tar import EXTENSIONS as COMPRESSED
 from captioner.images.archives.compressed_tar import read_compressed_members
 from captioner.images.archives.tar import ArchiveError, Member, read_members
 from captioner.images.archives.zip import read_zip_members
+from captioner.images.headers.header import find_format
 from captioner.images.key_set import KeySet
-from captioner.images.kinds import EXTENSIONS, is_raw_beside_jpeg, unread_kind
+from captioner.images.kinds import EXTENSIONS, SUBFOLDER, is_raw_beside_jpeg, unread_kind, why_not_a_photograph
 from captioner.images.sources import Source
 
 _READERS: dict[str, Callable[[Path], Iterator[Member]]] = {
@@ -23,6 +24,7 @@ _READERS: dict[str, Callable[[Path], Iterator[Member]]] = {
     **dict.fromkeys(COMPRESSED, read_compressed_members),
 }
 ARCHIVES = tuple(_READERS)  # how their names end
+_HEAD = 256  # bytes that tell a format
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -39,7 +41,8 @@ def find_images(
     Hidden files and folders are left out, and so is the folder `leave_out` unless it is named; a folder that a symlink
     leads back to is visited once. A folder that cannot be listed is yielded itself, so that opening it says why.
     `unread` counts the pictures in folders that cannot be read, by the kinds that `captioner.images.kinds` tells, and
-    camera raw files beside a JPEG of the same name: a camera writes both of one photograph, and the JPEG is taken.
+    camera raw files beside a JPEG of the same name: a camera writes both of one photograph, and the JPEG is taken. It
+    counts subfolders with images, too, where they are not searched.
     """
     unread = Counter() if unread is None else unread
     for path in map(Path, paths):
@@ -108,6 +111,8 @@ def _names(folder: Path, recursive: bool, endings: tuple[str, ...], unread: Coun
             elif recursive:
                 names.append(entry.name)
                 folders.add(entry.name)
+            elif _has_images(entry.path, endings):
+                unread[SUBFOLDER] += 1
     beside = {name.lower() for name in files}
     for name in files:
         if is_raw_beside_jpeg(name, beside):
@@ -118,6 +123,15 @@ def _names(folder: Path, recursive: bool, endings: tuple[str, ...], unread: Coun
             unread[kind] += 1
     names.sort()
     return "\0".join(f"{name}/" if name in folders else name for name in names)
+
+
+def _has_images(folder: str, endings: tuple[str, ...]) -> bool:
+    """Tell whether a folder that is not looked into holds an image by its name."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.lower().endswith(endings) and entry.name[0] != "." for entry in entries)
+    except OSError:
+        return False
 
 
 def _paths(folder: Path, names: str) -> Iterator[tuple[Path, bool]]:
@@ -145,6 +159,7 @@ def find_sources(
     the reason, and so is what is no file at all. `unread` is as for `find_images`.
     """
     seen = KeySet()
+    unread = Counter() if unread is None else unread
     extensions = (*EXTENSIONS, *ARCHIVES)
     for given in paths:
         if problem := _not_a_file(given):
@@ -154,7 +169,7 @@ def find_sources(
             [given], recursive=recursive, extensions=extensions, leave_out=leave_out, unread=unread
         ):
             is_archive = path.name.lower().endswith(ARCHIVES) and not os.path.isdir(path)
-            for source in _members(path) if is_archive else [Source(path.as_posix(), path)]:
+            for source in _members(path, unread) if is_archive else [Source(path.as_posix(), path)]:
                 if seen.add(source.identity):
                     yield source
 
@@ -167,14 +182,30 @@ def _not_a_file(given: str | os.PathLike[str]) -> str | None:
     kind = unread_kind(text)
     if kind == "compressed archive" and os.path.isfile(text):
         return "an archive of a kind that is not read; unpack it first and name the folder"
+    if kind is not None and os.path.isfile(text) and not _begins_as_image(text):
+        return why_not_a_photograph(kind)
     return None
 
 
-def _members(archive: Path) -> Iterator[Source]:
+def _begins_as_image(path: str) -> bool:
+    """Tell whether a file is an image by its contents, or cannot be read at all, which opening it tells."""
+    try:
+        with open(path, "rb") as file:
+            return find_format(file.read(_HEAD)) is not None
+    except OSError:
+        return True
+
+
+def _members(archive: Path, unread: Counter[str]) -> Iterator[Source]:
     read = next(read for ending, read in _READERS.items() if archive.name.lower().endswith(ending))
     try:
         for member in read(archive):
-            if _is_image(member):
+            if _is_hidden(member.name):
+                continue
+            if not member.name.lower().endswith(tuple(EXTENSIONS)):
+                if kind := unread_kind(member.name):
+                    unread[kind] += 1
+            else:
                 yield Source(
                     f"{archive.as_posix()}/{member.name}",
                     archive,
@@ -190,7 +221,5 @@ def _members(archive: Path) -> Iterator[Source]:
         yield Source(archive.as_posix(), archive, problem=reason)
 
 
-def _is_image(member: Member) -> bool:
-    parts = member.name.split("/")
-    is_hidden = any(part.startswith(".") and part != ".." for part in parts)
-    return not is_hidden and os.path.splitext(parts[-1])[1].lower() in EXTENSIONS
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") and part != ".." for part in name.split("/"))

@@ -25,6 +25,8 @@ from captioner.figures import overlay_files
 from captioner.images.opening import ImageError
 from captioner.model.encoders.encoder import Encoder
 
+NOT_SEARCHED = "left out: 1 subfolder with images (--recursive searches them too)\n"
+
 
 @pytest.fixture(scope="module")
 def models(lite0: Encoder) -> dict[str, Captioner]:
@@ -154,7 +156,7 @@ def test_an_overlay_is_there_before_its_record_and_one_that_fails_is_a_failed_im
         patch.setattr(overlay_files, "write_overlays", write_all_but_one)
         assert caption("photos", "--out", "out", "--overlays") == 1
     captured = capsys.readouterr()
-    assert captured.err == "captioner: photos/0001.jpg: it has gone\n"
+    assert captured.err == f"captioner: photos/0001.jpg: it has gone\n{NOT_SEARCHED}"
     assert captured.out.endswith("0 skipped, 1 failed\n")
     assert read(place / "out" / "errors.jsonl") == [{"file_name": "photos/0001.jpg", "error": "it has gone"}]
     assert len(read(place / "out" / "captions.jsonl")) == 4
@@ -184,7 +186,7 @@ def test_bad_images_are_named_and_the_rest_is_done(place: Path, capsys: pytest.C
         captured = capsys.readouterr()
         assert captured.err == (
             "captioner: photos/0002.jpg: truncated: it ends before its end-of-image marker\n"
-            "captioner: nowhere.jpg: no such file or directory\n"
+            f"captioner: nowhere.jpg: no such file or directory\n{NOT_SEARCHED}"
         )
         assert captured.out.endswith(" skipped, 2 failed\n")
         assert read(place / "out" / "errors.jsonl") == [
@@ -220,7 +222,7 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
     capsys.readouterr()
     for message, options in (
         ("has captions by another model; choose", {"model": "1"}),
-        ("has captions with beam 5, not 3; choose another folder, or overwrite", {"more": ["--beam", "3"]}),
+        ("has captions with beam 5, not 3; choose another folder, or replace them", {"more": ["--beam", "3"]}),
         ("has captions with n_best 1, not 2", {"more": ["--n-best", "2"]}),
         ("has captions with method beam, not sample", {"more": ["--sample"]}),
         ("has captions without attention", {"more": ["--attention"]}),
@@ -291,14 +293,14 @@ def test_text_files_beside_images_on_request(place: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert caption("photos", "--out", "out", "--beside", "--existing", "overwrite") == 0
     assert (place / "photos" / "0001.jpg.txt").read_text() == "by hand\n"
-    left = "left as they are, because others wrote or changed them: photos/0001.jpg.txt\n"
+    left = f"{NOT_SEARCHED}1 file left as before, because others wrote or changed what is there: photos/0001.jpg.txt\n"
     assert capsys.readouterr().err == left
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["empty"], "no images in empty; --recursive"),
+        (["empty"], "no images in empty"),
         (["empty", "--recursive", "--out", "out"], "no images in empty"),
         (["photos", "--out", "photos/0000.jpg"], "photos/0000.jpg"),
     ],

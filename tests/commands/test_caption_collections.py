@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from helpers.tar_files import write_tar
 from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
+from PIL import Image
 
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.output import xmp
@@ -51,6 +52,12 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {record["file_name"]: record for record in records}
 
 
+def embedded(name: str) -> str | None:
+    """Return the caption that an image file says itself."""
+    with Image.open(name) as image:
+        return xmp.description(image.info["xmp"])
+
+
 def test_a_replaced_photograph_is_captioned_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert caption("photos", "-o", "out", "--format", "csv", "--beside") == 0
     before = read(place / "out" / "captions.jsonl")
@@ -69,8 +76,10 @@ def test_a_replaced_photograph_is_captioned_again(place: Path, capsys: pytest.Ca
         assert {row["file_name"]: row["text"] for row in csv.DictReader(file)} == {
             name: record["text"] for name, record in after.items()
         }
-    assert caption("photos", "-o", "out", "--beside") == 0
     assert (place / "photos" / "0002.jpg.txt").read_text() == after["photos/0002.jpg"]["text"] + "\n"
+    (place / "photos" / "0000.jpg.txt").unlink()
+    assert caption("photos", "-o", "out") == 0
+    assert not (place / "photos" / "0000.jpg.txt").exists()  # nor is one made unasked
 
 
 def test_pruning_forgets_what_is_gone_and_nothing_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +146,23 @@ def test_what_is_left_out_is_named_by_kind(
     )
 
 
+def test_what_is_left_out_of_archives_and_subfolders_is_named_too(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(place / "a.zip", "w") as archive:
+        archive.write(place / "photos" / "0000.jpg", "one.jpg")
+        for name in ("layers.psd", "holiday.mp4", "more.mp4", ".hidden.psd"):
+            archive.writestr(name, b"")
+    for folder in ("b", "c"):
+        write_images(place / "photos" / folder, 1)
+    (place / "photos" / "notes").mkdir()
+    assert caption("photos", "a.zip", "-o", "out") == 0
+    assert capsys.readouterr().err == (
+        "left out: 1 PSD (not read; export as JPEG); 2 films (not a photograph); "
+        "2 subfolders with images (--recursive searches them too)\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -144,15 +170,18 @@ def test_what_is_left_out_is_named_by_kind(
         ("missing", "missing: no such file or folder"),
         ("photos.7z", "photos.7z: an archive of a kind that is not read; unpack it first and name the folder"),
         ("empty.tar.gz", "empty.tar.gz: empty file"),
-        ("empty", "no images in empty; --recursive searches subfolders too"),
+        ("empty", "no images in empty\n"),
+        ("nested", "no images in nested; --recursive searches subfolders too\n"),
+        ("drawing.psd", "drawing.psd: PSD: not read; export as JPEG\n"),
     ],
 )
 def test_what_cannot_be_captioned_is_told_before_a_model_loads(
     path: str, message: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("photos.7z", "empty.tar.gz"):
+    for name in ("photos.7z", "empty.tar.gz", "drawing.psd"):
         (place / name).touch()
     (place / "empty").mkdir()
+    write_images(place / "nested" / "deep", 1)
     monkeypatch.setattr("captioner.captioning.captioner.load", lambda *_, **__: pytest.fail("a model was loaded"))
     assert caption(path) == 1
     assert capsys.readouterr().err.startswith(f"captioner: {message}")
@@ -167,6 +196,27 @@ def test_an_image_from_a_pipe(place: Path, capsys: pytest.CaptureFixture[str], m
     name, found = capsys.readouterr().out.split("\t")
     assert name.startswith("stdin-")
     assert found == text
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "standard input is empty; pipe an image into it, or a list of paths"),
+        (b"8BPS\0\1", "standard input is no image that is read, and no list of paths (-0 reads one with NULs)"),
+    ],
+)
+def test_a_pipe_without_an_image(
+    contents: bytes, message: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(contents)))
+    assert caption("-") == 1
+    assert capsys.readouterr().err == f"captioner: {message}\n"
+
+
+def test_a_name_does_not_tell_what_a_named_file_is(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "photos" / "0000.jpg").rename(place / "photo.psd")
+    assert caption("photo.psd") == 0
+    assert capsys.readouterr().out.startswith("photo.psd\t")
 
 
 def test_zip_archives_are_folders_of_their_members(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,20 +311,48 @@ def test_json_lines_follow_the_schema(place: Path, capsys: pytest.CaptureFixture
 
 
 def test_captions_in_the_images_themselves(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from PIL import Image
-
     with Image.open(place / "photos" / "0003.jpg") as image:
         image.save(place / "photos" / "0003.gif")
     (place / "photos" / "0003.jpg").unlink()
     assert caption("photos", "-o", "out", "--embed") == 0
-    assert "photos/0003.gif" in capsys.readouterr().err
+    reason = "captions cannot be put into GIF; use --format xmp"
+    assert capsys.readouterr().err == f"no caption put into photos/0003.gif: {reason}\n"
     records = read(place / "out" / "captions.jsonl")
     for number in range(3):
         name = f"photos/{number:04d}.jpg"
-        with Image.open(name) as image:
-            assert xmp.description(image.info["xmp"]) == records[name]["text"]
+        assert embedded(name) == records[name]["text"]
     assert caption("photos", "-o", "out", "--embed") == 0
     assert "0 captioned, 4 skipped" in capsys.readouterr().out  # a caption put in makes no other photograph of it
+    shutil.copy(place / "photos" / "0001.jpg", place / "photos" / "0000.jpg")
+    write_images(place / "new", 3)
+    shutil.copy(place / "new" / "0002.jpg", place / "photos" / "0001.jpg")
+    assert caption("photos", "-o", "out") == 0  # which changes no image
+    assert (place / "photos" / "0001.jpg").read_bytes() == (place / "new" / "0002.jpg").read_bytes()
+    assert caption("photos", "-o", "out", "--embed") == 0
+    assert embedded("photos/0001.jpg") == read(place / "out" / "captions.jsonl")["photos/0001.jpg"]["text"]
+
+
+def test_corrections_reach_images_and_what_lies_beside_them(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("photos", "-o", "out", "--embed", "--beside", "--format", "txt,xmp") == 0
+    before = (place / "photos" / "0000.jpg").read_bytes()
+    model_text = read(place / "out" / "captions.jsonl")["photos/0000.jpg"]["text"]
+    (place / "photos" / "0001.jpg.txt").write_text("by hand\n")
+    lines = [{"image": f"000{number}.jpg", "caption": "Our dog."} for number in range(2)]
+    Path("mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    assert main(["caption", "-o", "out", "--corrections", "mine.jsonl"]) == 0
+    said = capsys.readouterr().err
+    assert said.endswith("1 file left as before, because others wrote or changed what is there: photos/0001.jpg.txt\n")
+    assert (place / "photos" / "0000.jpg.txt").read_text() == "Our dog.\n"
+    assert xmp.description((place / "photos" / "0000.jpg.xmp").read_bytes()) == "Our dog."
+    assert (place / "photos" / "0000.jpg").read_bytes() == before  # it takes --embed to change an image
+    assert caption("photos", "-o", "out", "--embed") == 0
+    assert embedded("photos/0000.jpg") == "Our dog."
+    pixels = before.replace(model_text.encode(), b"Our dog.")
+    assert (place / "photos" / "0000.jpg").read_bytes()[-len(pixels) + 100 :] == pixels[100:]
+    capsys.readouterr()
+    assert caption("photos", "-o", "out", "--embed") == 0
+    assert "0 captioned, 4 skipped" in capsys.readouterr().out
 
 
 def test_an_image_replaced_while_overlays_are_drawn_is_one_failed_image(

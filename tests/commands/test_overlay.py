@@ -206,7 +206,7 @@ def test_wrong_usage_is_one_line(
 def test_an_empty_folder_is_a_failure(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "empty").mkdir()
     assert overlay("empty") == 1
-    assert capsys.readouterr().err.startswith("captioner: no images in empty; --recursive")
+    assert capsys.readouterr().err.startswith("captioner: no images in empty")
 
 
 def test_formats_choose_the_kind(place: Path) -> None:

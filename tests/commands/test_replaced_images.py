@@ -169,7 +169,7 @@ def test_a_pipe_or_a_folder_where_a_sidecar_should_be(
     for kind, make in (("txt", os.mkfifo), ("xmp", os.mkfifo if taken else os.mkdir)):
         make(place / f"{VICTIM}.{kind}")
     assert main(["caption", "photos", "--out", "out", "--beside", "--format", "txt,xmp", "--model", "0"]) == 0
-    left = f"left as they are, because others wrote or changed them: {VICTIM}.txt and 1 more\n"
+    left = f"2 files left as before, because others wrote or changed what is there: {VICTIM}.txt and 1 more\n"
     assert capsys.readouterr().err == left
     assert sum(path.is_file() for path in place.glob("photos/*.txt")) == 3
 

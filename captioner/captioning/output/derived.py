@@ -30,6 +30,8 @@ class Derived:
         for kind in SIDECARS:
             if kind in formats or self.written.holds(self.out / kind):
                 self.sidecars.write_tree(self.out, kind)
+        if self.written.is_elsewhere({*(name for name, _ in TABLES.values()), *SIDECARS}):
+            self.sidecars.renew_beside(self.out)
 
     def forget(self, name: str) -> None:
         """Remove the sidecars of an image that is gone."""

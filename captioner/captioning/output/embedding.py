@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from captioner.captioning.output import xmp
+from captioner.captioning.output.written_files import WrittenFiles
 from captioner.files import concerns_all_files, digest, printable, replacing, system_reason
 from captioner.images.headers.header import find_format
 from captioner.images.opening import ImageError, read_file
@@ -52,6 +53,21 @@ def embed_caption(source: Source, text: str, is_ours: Callable[[str], bool]) -> 
     if found != changed:
         raise _replaced(source)
     return embedded, says
+
+
+def note_embedded(written: WrittenFiles, source: Source) -> None:
+    """Note that an image, as its stamp tells it, needs nothing more put into it."""
+    if source.stamp is not None:
+        written.note(source.path, _embedded(source.stamp.digest))
+
+
+def is_embedded(written: WrittenFiles, path: Path, contents: str) -> bool:
+    """Tell whether that was noted of the image file with such a digest."""
+    return written.is_noted(path, _embedded(contents))
+
+
+def _embedded(contents: str) -> str:
+    return digest(f"embedded {contents}".encode())
 
 
 def _replaced(source: Source) -> ImageError:

@@ -101,7 +101,10 @@ class OutputFolder:
         foreign: dict[bytes, str] = {}
         for line in read_lines(self.path / CAPTIONS):
             if existing == "error":
-                raise ValueError(f"{self.path / CAPTIONS} has captions already; skip or overwrite them")
+                raise ValueError(
+                    f"{self.path / CAPTIONS} has captions already; "
+                    "--existing skip keeps them, --existing overwrite replaces them"
+                )
             known.spellings[name_key(real_path(line.name))] = line.offset
             key = name_key(line.name)
             if is_in_share(key, self.rank, self.count):
@@ -113,7 +116,7 @@ class OutputFolder:
         if foreign:
             raise ValueError(
                 f"{self.path / CAPTIONS} has captions {next(iter(foreign.values()))}; "
-                "choose another folder, or overwrite them"
+                "choose another folder, or replace them with --existing overwrite"
             )
         return known
 

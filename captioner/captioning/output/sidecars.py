@@ -6,10 +6,11 @@ They lie in a tree of the output folder, or beside the images. Those of other pe
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 
 from captioner.captioning.output import xmp
-from captioner.captioning.output.tables import make_parent, tree_path
+from captioner.captioning.output.tables import NAMINGS, SIDECARS, make_parent, tree_path
 from captioner.captioning.output.written_files import WrittenFiles
 from captioner.captioning.records import CAPTIONS, read_lines
 from captioner.files import digest, write_whole
@@ -18,6 +19,10 @@ from captioner.files import digest, write_whole
 def sidecar_path(image: Path, kind: str, naming: str) -> Path:
     """Return the path of an image's sidecar beside it: `cat.jpg.txt`, or `cat.txt` where it has the stem alone."""
     return image.with_suffix(f".{kind}") if naming == "stem" else image.with_name(f"{image.name}.{kind}")
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".captioner-{os.getpid()}.unfinished")
 
 
 class Sidecars:
@@ -35,8 +40,18 @@ class Sidecars:
         path = sidecar_path(image, kind, self.naming)
         if self.taken.setdefault(path, image) != image:
             path = sidecar_path(image, kind, "full")
-        unfinished = path.with_name(f".captioner-{os.getpid()}.unfinished")
-        return self._write(path, kind, text, unfinished)
+        return self._write(path, kind, text, _unfinished(path))
+
+    def renew_beside(self, out: Path) -> None:
+        """Bring the sidecars beside images that earlier runs wrote up to date with the record; none is made."""
+        owners: dict[Path, str] = {}
+        for line in read_lines(out / CAPTIONS):
+            for kind, naming in product(SIDECARS, NAMINGS):
+                path = sidecar_path(Path(line.name), kind, naming)
+                if not self.written.knows(path) or not os.path.lexists(path):
+                    continue
+                if owners.setdefault(path, line.name) == line.name:
+                    self._write(path, kind, line.record["text"], _unfinished(path))
 
     def is_beside(self, image: Path, kind: str) -> bool:
         """Tell whether an image has a sidecar already."""

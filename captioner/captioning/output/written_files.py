@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -55,6 +55,10 @@ class WrittenFiles:
     def holds(self, path: Path) -> bool:
         """Tell whether a file or folder in the folder itself is there, and the program's."""
         return path.exists() and (self.is_old or path.name in self.tops)
+
+    def is_elsewhere(self, names: Collection[str]) -> bool:
+        """Tell whether files were written other than those of these names in the folder."""
+        return not self.tops <= {*names}
 
     def may_replace(self, path: Path) -> bool:
         """Tell whether a file is not there, or is as the program wrote it."""
