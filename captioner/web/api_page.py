@@ -7,22 +7,31 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+# The place of the server's address is marked by ADDRESS.
 _EXAMPLES = {
     "/caption": (
-        "curl --data-binary @photo.jpg 'http://127.0.0.1:8000/caption?n_best=3'",
-        "curl -F image=@a.jpg -F image=@b.jpg -F beam=3 http://127.0.0.1:8000/caption",
-        'curl --json \'{"image": "\'$(base64 -w0 photo.jpg)\'", "sample": true}\' http://127.0.0.1:8000/caption',
+        "curl --data-binary @photo.jpg 'ADDRESS/caption?n_best=3'",
+        "curl -F image=@a.jpg -F image=@b.jpg -F beam=3 ADDRESS/caption",
+        'curl --json \'{"image": "\'$(base64 -w0 photo.jpg)\'", "sample": true}\' ADDRESS/caption',
     ),
-    "/figure": ("curl -F image=@photo.jpg -F format=pdf -o figure.pdf http://127.0.0.1:8000/figure",),
-    "/preview": ("curl --data-binary @photo.tif -o photo.jpg http://127.0.0.1:8000/preview",),
+    "/figure": ("curl -F image=@photo.jpg -F format=pdf -o figure.pdf ADDRESS/figure",),
+    "/preview": ("curl --data-binary @photo.tif -o photo.jpg ADDRESS/preview",),
 }
 
 
-def api_page(api: Mapping[str, Any]) -> str:
-    """Return the page as HTML; `api` is what `captioner.web.openapi.describe_api` returns."""
+def api_page(api: Mapping[str, Any], address: str, *, token: bool = False) -> str:
+    """Return the page as HTML; `api` is what `captioner.web.openapi.describe_api` returns.
+
+    The examples are of the server at `address`, and send a token where it needs one.
+    """
+    command = 'curl -H "Authorization: Bearer TOKEN"' if token else "curl"
+    examples = {
+        path: [example.replace("ADDRESS", address).replace("curl", command, 1) for example in each]
+        for path, each in _EXAMPLES.items()
+    }
     about = api["info"]
     sections = "\n".join(
-        _section(path, method, operation)
+        _section(path, method, operation, examples.get(path, ()))
         for path, methods in api["paths"].items()
         for method, operation in methods.items()
     )
@@ -56,11 +65,11 @@ people. Settings go into the address, a form or JSON.</p>
 """
 
 
-def _section(path: str, method: str, operation: Mapping[str, Any]) -> str:
+def _section(path: str, method: str, operation: Mapping[str, Any], examples: Iterable[str]) -> str:
     parts = [
         f"<h2><code><b>{method.upper()}</b> {escape(path)}</code> <small>{escape(operation['summary'])}</small></h2>",
         f"<p>{_text(operation['description'])}</p>",
-        *(f"<pre><code>{escape(example)}</code></pre>" for example in _EXAMPLES.get(path, ())),
+        *(f"<pre><code>{escape(example)}</code></pre>" for example in examples),
     ]
     if operation.get("parameters"):
         rows = ((each["name"], _values(each["schema"]), each["description"]) for each in operation["parameters"])

@@ -7,6 +7,7 @@ One process holds the models; images that arrive together are captioned together
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from captioner.web.served_models import Example, Served
 from captioner.web.service import Limits, Service
 from captioner.web.uploads import Refusal
 
+_HOST = re.compile(r"[A-Za-z0-9.\[\]:-]{1,255}")
 _Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -59,7 +61,7 @@ def make_app(
     get |= {f"/{name}": _show(read_asset(name), kind) for name, kind in PAGE_FILES.items()}
     get["/"] = get.pop("/serve.html")
     api = describe_api([model.name for model in models], limits.body, (access or Access()).root_path)
-    get["/docs"] = _show(api_page(api), "text/html")
+    get["/docs"] = _show_docs(api, access or Access())
     get["/openapi.json"] = _show_json(api)
     open_paths = frozenset({*get, "/health"})  # which tell nothing of anybody's images
     get |= {
@@ -91,6 +93,20 @@ def make_app(
 def _show(text: str, kind: str) -> _Answer:
     async def answer(_: Request) -> Response:
         return Response(text, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    return answer
+
+
+def _show_docs(api: dict[str, Any], access: Access) -> _Answer:
+    """Answer with the page that describes the API, by the address under which it was asked for."""
+
+    async def answer(request: Request) -> Response:
+        host = request.headers.get("host", "")
+        secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
+        named = host if _HOST.fullmatch(host) else "127.0.0.1:8000"
+        address = f"{'https' if secure else 'http'}://{named}{access.root_path}"
+        text = api_page(api, address, token=access.token is not None)
+        return Response(text, media_type="text/html", headers={"Cache-Control": "no-cache"})
 
     return answer
 

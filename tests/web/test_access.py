@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_hosts_that_are_allowed(proxied: TestClient, host: str, status: int) -> 
 def test_origins_behind_a_proxy(proxied: TestClient, host: str, origin: str, status: int) -> None:
     answer = proxied.post("/caption", content=b"no image", headers={"host": host, "origin": origin})
     assert answer.status_code == status
+
+
+def test_examples_are_of_the_address_that_was_asked(models: list[Served]) -> None:
+    access = Access(hosts=("captions.example",), root_path="/captions", token=TOKEN)
+    with client_of(models, access=access) as client:
+        sent = {"host": "captions.example", "x-forwarded-proto": "https"}
+        page = html.unescape(client.get("/docs", headers=sent).text)
+        command = 'curl -H "Authorization: Bearer TOKEN" --data-binary @photo.jpg'
+        assert f"{command} 'https://captions.example/captions/caption?n_best=3'" in page
+        assert TOKEN not in page
+    with client_of(models, access=Access(local=False)) as client:  # an address that no shell should see
+        assert "$(" not in client.get("/docs", headers={"host": "a$(b)"}).text.replace("$(base64", "")
 
 
 def test_an_open_server_with_names_answers_to_no_other(models: list[Served]) -> None:

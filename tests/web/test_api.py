@@ -218,6 +218,7 @@ def test_the_page_for_people_tells_all(client: TestClient) -> None:
     page = Tags()
     page.feed(client.get("/docs").text)
     assert page.open == []
+    assert "http://localhost/caption" in page.text  # examples name the server that was asked
     for told in (*SERVED, *REFUSALS, "/caption", "/figure", "/preview", "/metrics", "base64", "1 to 20; 5 by default"):
         assert told in page.text, told
 

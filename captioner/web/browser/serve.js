@@ -51,7 +51,7 @@
     showError("");
     const problems = [];
     const tell = (file, reason) => {
-      problems.push(files.length > 1 ? `${file.name}: ${reason}` : reason);
+      problems.push(file.name ? `${file.name}: ${reason}` : reason);
       showError(problems.join("\n"));
     };
     const added = [];
