@@ -102,7 +102,9 @@ def _to_grey(image: Image.Image) -> Image.Image:
     # Filters overshoot white in float images: a pixel of 1.02 does not make it a scale of 255.
     overshoot = 2.0 if image.mode == "F" else 1.0
     white = next((scale for scale in scales if brightest <= scale * overshoot), brightest)
-    grey = (np.clip(levels, 0, white) * (255.0 / white)).round().astype(np.uint8)
+    scaled_levels = np.clip(levels, 0, white)
+    scaled_levels *= 255.0 / white
+    grey = scaled_levels.round(out=scaled_levels).astype(np.uint8)
     if tags.get(Tag.PhotometricInterpretation) == _TIFF_WHITE_IS_ZERO:
         grey = 255 - grey
     scaled = Image.fromarray(grey)

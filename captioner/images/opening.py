@@ -22,6 +22,7 @@ from captioner.images.kinds import why_unread
 Found = TypeVar("Found")
 ImageSource = str | os.PathLike[str] | bytes | Image.Image
 MAX_PIXELS = 50_000_000
+MAX_SIDE = 100_000
 # More than any whole image within MAX_PIXELS needs (50 megapixels of four 16-bit channels, uncompressed).
 MAX_BYTES = 512_000_000
 # A small picture may have so much beside its pixels, as an animation or a file of several pages has, and no more.
@@ -118,7 +119,11 @@ def _read(source: str | os.PathLike[str] | bytes, read: Callable[[bytes, Header]
                 f"{header.width} x {header.height} is {header.width * header.height / 1e6:,.1f} megapixels; "
                 f"at most {MAX_PIXELS / 1e6:.0f} are opened"
             )
-        _check_bytes(len(data), header.pixels)
+        if (longest := max(header.width, header.height)) > MAX_SIDE:  # Pillow takes memory for each row too
+            raise Damaged(
+                f"{header.width} x {header.height}: it is {longest:,} pixels long; at most {MAX_SIDE:,} are read"
+            )
+        check_bytes(len(data), header.pixels)
         return read(data, replace(header, orientation=orientation))
     except NotAnImageError:
         raise
@@ -155,7 +160,7 @@ def _read_file(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
             if status.st_size > MAX_BYTES:
                 raise Damaged(f"{status.st_size / 1e6:,.0f} MB; at most {MAX_BYTES / 1e6:.0f} MB are read")
             if status.st_size > FREE_BYTES:
-                _check_bytes(status.st_size, announced_pixels(file.read(1 << 20), partial(_read_at, file)))
+                check_bytes(status.st_size, announced_pixels(file.read(1 << 20), partial(_read_at, file)))
                 file.seek(0)
             return file.read(status.st_size), status
     except OSError as error:
@@ -169,7 +174,7 @@ def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
     return file.read(length)
 
 
-def _check_bytes(length: int, pixels: int) -> None:
+def check_bytes(length: int, pixels: int) -> None:
     """Raise `Damaged` where a file is far larger than its picture."""
     if length > (most := FREE_BYTES + BYTES_PER_PIXEL * pixels):
         raise Damaged(

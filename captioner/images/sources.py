@@ -13,8 +13,9 @@ from typing import Any
 from captioner.files import digest, open_regular, printable, system_reason
 from captioner.images.archives.compressed_tar import read_compressed_member
 from captioner.images.archives.tar import ArchiveError
-from captioner.images.archives.zip import read_zip_member
-from captioner.images.opening import MAX_BYTES, ImageError, read_file
+from captioner.images.archives.zip import HEAD, read_zip_member
+from captioner.images.headers.header import Damaged, announced_pixels, find_format
+from captioner.images.opening import FREE_BYTES, MAX_BYTES, ImageError, check_bytes, read_file
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,28 @@ class Source:
                 return read_compressed_member(self.path, offset, self.size)
             with open_regular(self.path) as file:
                 if self.packed is not None:
-                    return read_zip_member(file, offset, self.size, self.packed, self.deflated)
+                    return read_zip_member(file, offset, self.size, self.packed, self.deflated, self._check_head)
                 file.seek(offset)
-                return file.read(self.size)
+                head = file.read(min(self.size, HEAD))
+                self._check_head(head)
+                return head + file.read(self.size - len(head))
         except ArchiveError as error:
             raise ImageError(printable(self.name), str(error)) from None
         except OSError as error:
             raise ImageError(printable(self.name), system_reason(error)) from None
+        except ImageError:
+            raise
         except ValueError:
             raise ImageError(printable(self.name), "its archive is not a regular file") from None
+
+    def _check_head(self, head: bytes) -> None:
+        """Raise `ImageError` where a member is far larger than the picture that its first bytes announce."""
+        # The directory of a TIFF may lie at its end.
+        if self.size > FREE_BYTES and find_format(head) != "TIFF":
+            try:
+                check_bytes(self.size, announced_pixels(head, lambda offset, length: head[offset : offset + length]))
+            except Damaged as error:
+                raise ImageError(printable(self.name), str(error)) from None
 
     def read(self) -> tuple[Source, bytes]:
         """Return the image's bytes, and the source with the stamp of what was read; raise `ImageError` as `open`."""

@@ -329,7 +329,7 @@ def test_fifty_hostile_uploads_at_once(server: Running, photos: list[bytes], exp
     assert not [answer for _, answer in answers if "Traceback" in answer["error"] or "\n" in answer["error"]]
     status, answer = server.ask(photos[3])
     assert (status, answer["text"]) == (200, expected[3])
-    assert server.health()["waiting"] == 0
+    wait_until(lambda: server.health()["waiting"] == 0)  # for those of clients that left
 
 
 def test_no_file_is_written_and_an_interrupt_ends_it(folder: Path, photos: list[bytes]) -> None:

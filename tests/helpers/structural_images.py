@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from helpers import awkward_images as made
+from helpers import box_images
 from helpers.awkward_images import COLOURS, GREYS, PLAIN, chunk, encode, jpeg, jpeg_segment, paletted, with_segment
 
 PROFILE = b"icc\0\0" + zlib.compress(bytes(1_000_000), 9)  # a thousandth of what it unpacks to
@@ -23,6 +24,19 @@ def commented_jpeg(count: int, size: int = 0, code: int = 0xFE) -> bytes:
 def exif_jpeg(pieces: int) -> bytes:
     """Return a JPEG whose EXIF block comes in so many pieces of 64 kB."""
     return PLAIN[:2] + jpeg_segment(0xE1, b"Exif\0\0".ljust(65_000, b"\0")) * pieces + PLAIN[2:]
+
+
+def jpeg_with(code: int, contents: bytes, count: int) -> bytes:
+    """Return a JPEG with the same segment so many times before its picture."""
+    return PLAIN[:2] + jpeg_segment(code, contents) * count + PLAIN[2:]
+
+
+def repeated_scan_jpeg(scans: int, side: int) -> bytes:
+    """Return a progressive JPEG of noise that says its last scan again and again."""
+    noise = np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)
+    data = encode(noise, "JPEG", quality=40, progressive=True)
+    place = data.rindex(b"\xff\xda")
+    return data[:place] + data[place:-2] * scans + data[-2:]
 
 
 def padded_jpeg(count: int, filler: bytes = b"\xff") -> bytes:
@@ -68,6 +82,27 @@ def chunked_webp(count: int) -> bytes:
     """Return a WebP with so many empty chunks after its picture."""
     data = encode(COLOURS, "WEBP", exif=made.exif(1)) + b"abcd\0\0\0\0" * count
     return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+
+
+def webp_with_metadata(size: int, kinds: tuple[bytes, ...] = (b"EXIF", b"XMP ")) -> bytes:
+    """Return a WebP with so many bytes of each kind of metadata."""
+    data = encode(COLOURS, "WEBP", exif=made.exif(1))
+    data += b"".join(kind + struct.pack("<I", size) + bytes(size + size % 2) for kind in kinds)
+    return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+
+
+def tiled_tiff(tiles: int, width: int, height: int = 16) -> bytes:
+    """Return a TIFF of one column in compressed tiles, nearly all of each of which lies outside."""
+    packed = zlib.compress(bytes(width * height), 9)
+    starts = [8 + place * len(packed) for place in range(tiles)]
+    tags = {
+        259: ("short", [8]),
+        322: ("long", [width]),
+        323: ("long", [height]),
+        324: ("long", starts),
+        325: ("long", [len(packed)] * tiles),
+    }
+    return made.tiff([packed * tiles], tags, [8], 1, size=(1, height * tiles))
 
 
 def striped_tiff(count: int) -> bytes:
@@ -124,6 +159,14 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {  # of a second or 200 MB a
     "JPEG, fill bytes": (lambda: padded_jpeg(20_000_000), "stray bytes"),
     "JPEG, zeros": (lambda: padded_jpeg(20_000_000, b"\0"), "stray bytes"),
     "JPEG, scans of a large picture": (lambda: scanned_jpeg(80, 7000, 7000), "in its scans together"),
+    "JPEG, EXIF in small pieces": (lambda: jpeg_with(0xE1, b"Exif\0\0" + bytes(34), 90_000), "64 pieces of EXIF"),
+    "JPEG, Photoshop resources": (
+        lambda: jpeg_with(0xED, b"Photoshop 3.0\0" + b"8BIM\4\4".ljust(12, b"\0") * 5_000, 500),
+        "10,000 Photoshop resources",
+    ),
+    "JPEG, tables": (lambda: jpeg_with(0xDB, bytes(65) * 1_000, 480), "bytes of tables"),
+    "JPEG, frames": (lambda: jpeg_with(0xC0, b"\x08\0\x08\0\x08\3" + bytes(63_000), 480), "more than 1 frames"),
+    "JPEG, noise again and again": (lambda: repeated_scan_jpeg(95, 500), "bytes of coded pixels"),
     "PNG, empty chunks": (lambda: chunked_png(1_000_000), "100,000 chunks"),
     "PNG, empty chunks of pixels": (lambda: divided_png(1_000_000), "100,000 chunks"),
     "PNG, private chunks": (lambda: chunked_png(100, b"prVt", bytes(1_000_000)), "bytes of metadata"),
@@ -132,6 +175,15 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {  # of a second or 200 MB a
     "GIF, a comment in single bytes": (lambda: commented_gif(10_000_000), "blocks are smaller than 64 bytes"),
     "GIF, a long comment": (lambda: commented_gif(300_000, 255), "bytes of metadata"),
     "WebP, empty chunks": (lambda: chunked_webp(3_000_000), "100,000 chunks"),
+    "WebP, metadata": (lambda: webp_with_metadata(20_000_000), "bytes of metadata"),
+    "AVIF, metadata": (lambda: box_images.with_metadata(1, 40_000_000), "bytes of metadata"),
+    "AVIF, the same metadata often": (lambda: box_images.with_metadata(300, 1_000_000), "bytes of metadata"),
+    "AVIF, metadata of many pictures": (lambda: box_images.with_metadata(1, 1_000_000, 300), "bytes of metadata"),
+    "AVIF, a large overlay": (lambda: box_images.put_together(b"iovl", 30_000, 30_000), "900.0 megapixels"),
+    "AVIF, a large grid": (lambda: box_images.put_together(b"grid", 60_000, 60_000, wide=False), "3,600.0 megapixels"),
+    "AVIF, frames": (lambda: box_images.sequence(2_500_000), "2,500,000 frames"),
+    "TIFF, tiles outside of it": (lambda: tiled_tiff(60_000, 7008), "megapixels"),
+    "TIFF, a long column": (lambda: made.tiff([bytes(200_000)], {}, [8], 1, size=(1, 200_000)), "200,000 pixels long"),
     "TIFF, empty strips": (lambda: striped_tiff(2_400_000), "2,400,000 strips"),
     "TIFF, strips that overlap": (lambda: overlapping_tiff(60_000, 1_000_000), "overlap"),
     "TIFF, fields that overlap": (lambda: bombed_tiff(900, 10_000_000), "points at 9,000 MB"),
@@ -162,5 +214,13 @@ def structural_mutation(chance: random.Random) -> bytes:
         lambda: overlapping_tiff(1 + count % 70_000, 20 + size),
         lambda: bombed_tiff(count % 30_000, 1 + size),
         lambda: run_length_bmp(count),
+        lambda: jpeg_with(0xED, b"Photoshop 3.0\0" + b"8BIM\4\4".ljust(12, b"\0") * 1_000, count % 200),
+        lambda: jpeg_with(0xDB, bytes(65) * (1 + size % 900), count % 200),
+        lambda: jpeg_with(0xE1, b"Exif\0\0" + bytes(size % 60_000), count),
+        lambda: webp_with_metadata(count * 100),
+        lambda: box_images.with_metadata(1 + count % 300, size * 10, 1 + size % 50),
+        lambda: box_images.put_together(chance.choice((b"grid", b"iovl")), count, size),
+        lambda: box_images.sequence(count),
+        lambda: tiled_tiff(1 + count % 2_000, 16 * (1 + size % 500)),
     ]
     return chance.choice(builders)()

@@ -328,8 +328,11 @@ def test_names_that_no_file_can_have(name: str) -> None:
 
 
 def test_a_tile_may_reach_beyond_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MAX_PIXELS", 48 * 48)  # more than the picture and each tile, less than tiles together
+    monkeypatch.setattr(opening, "MAX_PIXELS", 96 * 48)  # of whole tiles, which is what is unpacked
     assert open_image(made.tiled_tiff()).size == (made.WIDTH, made.HEIGHT)
+    monkeypatch.setattr(opening, "MAX_PIXELS", 96 * 48 - 1)
+    with pytest.raises(ImageError, match="96 x 48 is"):
+        open_image(made.tiled_tiff())
 
 
 @pytest.mark.parametrize("orientation", made.ORIENTATIONS)

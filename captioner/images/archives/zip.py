@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from captioner.images.archives.tar import MAX_NAME, ArchiveError, Member
@@ -18,6 +18,7 @@ from captioner.images.archives.tar import MAX_NAME, ArchiveError, Member
 _END, _END_64, _LOCATOR_64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
 _END_SPAN = 22 + 65_535  # bytes at the end of a file that hold the record of the end, and a comment
 _STORED, _DEFLATED = 0, 8
+HEAD = 1 << 20  # bytes of a member that are looked at before the others are unpacked
 _ENCRYPTED, _UTF_8 = 1, 1 << 11
 _UNTOLD = 0xFFFFFFFF  # where a number is too large for four bytes and stands elsewhere
 
@@ -98,18 +99,28 @@ def _member(name: bytes, offset: int, size: int, packed: int, flags: int, method
     return Member(text, offset, size, problem, packed, method == _DEFLATED)
 
 
-def read_zip_member(file: IO[bytes], offset: int, size: int, packed: int, deflated: bool) -> bytes:
-    """Return the contents of a member, of as many bytes as it announces; raise `ArchiveError` where it is damaged."""
+def read_zip_member(
+    file: IO[bytes], offset: int, size: int, packed: int, deflated: bool, check: Callable[[bytes], None]
+) -> bytes:
+    """Return the contents of a member, of as many bytes as it announces; raise `ArchiveError` where it is damaged.
+
+    `check` is given the first of them before the others are unpacked, and may raise.
+    """
     head = _read(file, offset, 30)
     if head[:4] != _LOCAL:
         raise ArchiveError(f"damaged: no member at byte {offset:,}")
     name_length, extra_length = struct.unpack_from("<HH", head, 26)
     contents = _read(file, offset + 30 + name_length + extra_length, packed)
     if deflated:
+        stream = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            contents = zlib.decompressobj(-zlib.MAX_WBITS).decompress(contents, size + 1)
+            head = stream.decompress(contents, min(size + 1, HEAD))
+            check(head)
+            contents = head + stream.decompress(stream.unconsumed_tail, size + 1 - len(head))
         except zlib.error as error:
             raise ArchiveError(f"damaged: {error}") from None
+    else:
+        check(contents[:HEAD])
     if len(contents) != size:
         raise ArchiveError(f"damaged: it does not unpack to the {size:,} bytes that it announces")
     return contents

@@ -12,26 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from captioner.images.headers.avif_heic import measure_boxes
+from captioner.images.headers.jpeg import MAX_METADATA, announced_jpeg_pixels, measure_jpeg
 from captioner.images.headers.tiff import announced_tiff_pixels, measure_tiff
 
-# A progressive JPEG needs about ten scans; each may cost a pass over all pixels, so thousands of them are an attack.
-MAX_JPEG_SCANS = 100
-MAX_SCANNED_PIXELS = 500_000_000  # pixels times scans
-MAX_PARTS = 100_000  # segments, chunks or blocks; a decoder takes some microseconds for each
-MAX_METADATA = 32_000_000  # bytes of what is no pixels; decoders keep a copy
-MAX_JPEG_EXIF = 4_000_000  # bytes, usually 64 kB; Pillow puts it together piece by piece
-MAX_STRAY = 65_536  # bytes between the segments of a JPEG, which Pillow skips one by one
+MAX_PARTS = 100_000  # chunks or blocks; a decoder takes some microseconds for each
 MAX_PROFILES = 10  # colour profiles of a PNG: each unpacks to a thousand times its size
 MIN_GIF_BLOCK = 64  # bytes on average; encoders fill them, to 255
 # Run lengths are unpacked by a loop in Python.
 MAX_RUN_LENGTH_PIXELS, MAX_RUN_LENGTH_BYTES = 4_000_000, 2_000_000
 
-# A marker is FF and a code; FF 00 is an escaped FF of the compressed data, FF 01 and FF D0-D7 mark places inside it.
-_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
-_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_USUAL_SCANS = 10
-_JPEG_START, _JPEG_END, _JPEG_SCAN = 0xD8, 0xD9, 0xDA
-_PNG_PIXELS = (b"IDAT", b"fdAT")
+_PNG_PIXELS, _WEBP_PIXELS = (b"IDAT", b"fdAT"), (b"VP8 ", b"VP8L", b"ALPH", b"ANMF")
 _BMP_UNCOMPRESSED, _BMP_RUN_LENGTHS = (0, 3, 6), (1, 2)
 # Two letters begin many a text; the size of a known header must follow those of a BMP.
 _SIGNATURES = {
@@ -88,7 +78,7 @@ def announced_pixels(head: bytes, read: Callable[[int, int], bytes]) -> int:
     name = find_format(head)
     try:
         if name == "JPEG":
-            return _first_frame(head)
+            return announced_jpeg_pixels(head)
         if name == "TIFF":
             return announced_tiff_pixels(read)
         if name in ("AVIF", "HEIC"):  # of which none is so large
@@ -102,47 +92,9 @@ def announced_pixels(head: bytes, read: Callable[[int, int], bytes]) -> int:
     return 0
 
 
-def _first_frame(head: bytes) -> int:
-    position = 2
-    while marker := _JPEG_MARKER.search(head, position):
-        code, position = head[marker.end() - 1], marker.end()
-        length, rows, columns = struct.unpack_from(">HxHH", head, position)
-        if code in _JPEG_FRAMES:
-            return int(rows * columns)
-        position += length
-    return 0
-
-
 def find_format(data: bytes) -> str | None:
     """Return the format that the first bytes of a file are of, None if it is no known one."""
     return next((name for name, signature in _SIGNATURES.items() if signature.match(data)), None)
-
-
-def _measure_jpeg(data: bytes) -> tuple[int, int]:
-    width = height = scans = parts = metadata = exif = stray = 0
-    position = 2
-    while marker := _JPEG_MARKER.search(data, position):
-        code, gap, position = data[marker.end() - 1], marker.start() - position, marker.end()
-        if code == _JPEG_END:
-            return width, height
-        if code == _JPEG_START:
-            raise Damaged("truncated: another picture begins before its end-of-image marker")
-        (length,) = struct.unpack_from(">H", data, position)
-        if code in _JPEG_FRAMES:
-            rows, columns = struct.unpack_from(">HH", data, position + 3)
-            width, height = max(width, columns), max(height, rows)
-        scans, parts, metadata = scans + (code == _JPEG_SCAN), parts + 1, metadata + length
-        exif += length if data.startswith(b"Exif\0\0", position + 2) else 0
-        stray += 0 if scans else gap
-        _bound(scans, MAX_JPEG_SCANS, "scans")
-        if scans > _USUAL_SCANS:
-            _bound(scans * width * height, MAX_SCANNED_PIXELS, "pixels in its scans together")
-        _bound(parts, MAX_PARTS, "segments")
-        _bound(metadata, MAX_METADATA, "bytes of metadata")
-        _bound(exif, MAX_JPEG_EXIF, "bytes of EXIF")
-        _bound(stray, MAX_STRAY, "stray bytes between its segments")
-        position += length
-    raise Damaged("truncated: it ends before its end-of-image marker")
 
 
 def _bound(count: int, most: int, what: str) -> None:
@@ -211,11 +163,13 @@ def _measure_webp(data: bytes) -> tuple[int, int]:
     (length,) = struct.unpack_from("<I", data, 4)
     if length + 8 > len(data):
         raise Damaged(f"truncated: it announces {length + 8} bytes and has {len(data)}")
-    position, parts = 12, 0
+    position, parts, metadata = 12, 0, 0
     while position + 8 <= length + 8:
-        (part,) = struct.unpack_from("<I", data, position + 4)
+        kind, part = struct.unpack_from("<4sI", data, position)
         position, parts = position + 8 + part + part % 2, parts + 1
+        metadata += 0 if kind in _WEBP_PIXELS else part
         _bound(parts, MAX_PARTS, "chunks")
+        _bound(metadata, MAX_METADATA, "bytes of metadata")
     kind = data[12:16]
     if kind == b"VP8X":
         width, width_high, height, height_high = struct.unpack_from("<HBHB", data, 24)
@@ -259,7 +213,7 @@ def _plainly(measure: Callable[[bytes], tuple[int, int]]) -> Callable[[bytes], t
 
 
 _MEASURES: dict[str, Callable[[bytes], tuple[int, int]]] = {
-    "JPEG": _measure_jpeg,
+    "JPEG": _plainly(measure_jpeg),
     "PNG": _measure_png,
     "GIF": _measure_gif,
     "WEBP": _measure_webp,

@@ -67,7 +67,7 @@ def announced_tiff_pixels(read: Callable[[int, int], bytes]) -> int:
 
 
 def measure_tiff(data: bytes) -> tuple[int, int]:
-    """Return the width and height of a TIFF, or of its tiles if they are larger; raise ValueError if it is unsound."""
+    """Return the width and height of a TIFF, in whole tiles if it has tiles; raise ValueError if it is unsound."""
     check_directory(data)
     try:
         tags = TiffImagePlugin.TiffImageFile(io.BytesIO(data)).tag_v2
@@ -77,9 +77,9 @@ def measure_tiff(data: bytes) -> tuple[int, int]:
     needed = max(_ends(tags, width, height, len(data)))
     if needed > len(data):
         raise ValueError(f"truncated: its pixels need {needed} bytes and it has {len(data)}")
-    # One tile is unpacked whole, so a tile larger than the image counts at its own size.
-    tile = _numbers(tags, Tag.TileWidth, 0)[0], _numbers(tags, Tag.TileLength, 0)[0]
-    return max((width, height), tile, key=math.prod)
+    # Tiles are unpacked whole, also where most of one lies outside.
+    across, down = (max(1, _numbers(tags, tag, 1)[0]) for tag in (Tag.TileWidth, Tag.TileLength))
+    return math.ceil(width / across) * across, math.ceil(height / down) * down
 
 
 def _ends(tags: TiffImagePlugin.ImageFileDirectory_v2, width: int, height: int, length: int) -> list[int]:

@@ -6,12 +6,18 @@ import io
 import os
 import random
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
+from helpers.awkward_images import PLAIN
 from helpers.tar_files import END, HUGE, header, write_tar
 
+from captioner.images import opening, sources
+from captioner.images.archives import zip as zip_archives
 from captioner.images.archives.tar import BLOCK, MAX_HEADER, ArchiveError, Member, read_members
+from captioner.images.finding import find_sources
+from captioner.images.opening import ImageError
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -183,3 +189,22 @@ def test_random_damage_ends_in_members_or_one_line(tmp_path: Path) -> None:
         assert "\n" not in (message or "")
         damaged += message is not None
     assert 50 < damaged < 350
+
+
+@pytest.mark.parametrize("deflated", [True, False])
+def test_a_member_far_larger_than_its_picture_is_not_read_to_its_end(
+    deflated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (sources, opening):
+        monkeypatch.setattr(module, "FREE_BYTES", 50_000)
+    for module in (sources, zip_archives):
+        monkeypatch.setattr(module, "HEAD", 20_000)
+    noise = random.Random(0).randbytes(200_000)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED) as archive:
+        archive.writestr("cat.jpg", PLAIN + noise)
+    packed = bytearray((tmp_path / "a.zip").read_bytes())
+    packed[100_000:150_000] = bytes(50_000)  # deflated contents are damaged from here on
+    (tmp_path / "a.zip").write_bytes(packed)
+    (source,) = find_sources([tmp_path / "a.zip"])
+    with pytest.raises(ImageError, match=r"0 MB for 0\.0 megapixels"):
+        source.open()
