@@ -9,13 +9,18 @@ from helpers.irregular_files import KINDS, make_irregular
 from helpers.mutations import DEEP
 
 from captioner import files
+from captioner.captioning.output.folder import LOCK, OutputFolder
+from captioner.captioning.output.written_files import WrittenFiles
 from captioner.captioning.records import read_lines as read_records
 from captioner.captioning.records import recorded_images
 from captioner.datasets.dataset import load_dataset
+from captioner.datasets.describe import _identical_files
 from captioner.files import digest, printable_line, remove_unfinished, replacing, sync_folder, write_whole
 from captioner.model.bundled import read_evaluation
 from captioner.model.encoders.region_cache import RegionCache, read_identity
+from captioner.training.pages.run_page import png_size
 from captioner.training.recipe import load_recipe
+from captioner.training.run_folder import RunFolder
 from captioner.web.served_models import find_examples
 
 
@@ -124,6 +129,9 @@ READERS = {
         RegionCache(folder),
     ),
     "dataset_coco.json": lambda folder: load_dataset(folder),
+    "metadata.parquet": lambda folder: load_dataset(folder),
+    "written.jsonl": lambda folder: WrittenFiles(folder),
+    "checkpoint.json": lambda folder: RunFolder(folder).progress(folder),
 }
 
 
@@ -136,6 +144,26 @@ def test_what_is_no_regular_file_is_refused_before_it_is_read(
     with pytest.raises(ValueError, match=f"{name}|no known data set") as caught:
         READERS[name](tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+def test_a_lock_that_is_no_regular_file_is_not_waited_for(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_irregular(tmp_path / LOCK, kind, monkeypatch)
+    with pytest.raises(ValueError, match=LOCK):
+        OutputFolder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_that_are_no_regular_files_are_told_apart_without_reading_them(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {name: tmp_path / name for name in ("a.jpg", "b.jpg")}
+    for path in paths.values():
+        make_irregular(path, kind, monkeypatch)
+    assert _identical_files(paths) == ((), ["a.jpg", "b.jpg"])
+    assert png_size(paths["a.jpg"]) in (None, (0, 0))
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if "yaml" not in name])

@@ -13,7 +13,8 @@ from typing import Any
 
 from captioner.datasets.dataset import CaptionDataset, CaptionedImage, Problems
 from captioner.datasets.vocabulary import SPECIALS, Vocabulary
-from captioner.files import digest, printable_line, replacing
+from captioner.files import digest, open_regular, printable_line, replacing
+from captioner.images.opening import MAX_BYTES
 
 SHOWN = 5
 SAMPLE_BYTES = 4096
@@ -222,7 +223,7 @@ def _identical_files(paths: dict[str, Path]) -> tuple[tuple[tuple[str, ...], ...
             for name in group:
                 try:
                     alike.setdefault(measure(paths[name]), []).append(name)
-                except OSError:
+                except (OSError, ValueError):  # also of pipes, and of files that no image needs
                     unreadable.append(name)
             finer += [tuple(names) for names in alike.values() if len(names) > 1]
         groups = finer
@@ -235,7 +236,7 @@ def _size(path: Path) -> int:
 
 def _sample(path: Path) -> bytes:
     # From the middle: the first bytes of two JPEG files are often the same header.
-    with path.open("rb") as file:
+    with open_regular(path, most=MAX_BYTES) as file:
         file.seek(max(0, _size(path) - SAMPLE_BYTES) // 2)
         return file.read(SAMPLE_BYTES)
 

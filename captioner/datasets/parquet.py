@@ -8,10 +8,13 @@ from typing import Any
 
 from captioner.datasets.annotations import ListedImage, Reading, shown
 from captioner.datasets.columns import NAMES, SPLITS, TEXTS, captions_of, first_of, lower_keys, split_name
-from captioner.files import one_line, write_whole
+from captioner.files import check_regular, one_line, write_whole
 
 UNPACKED = "unpacked-images"  # the folder that images from rows are written into
 ROWS = 64  # that are in memory at a time, with their images
+MAX_HELD = 500_000_000  # bytes in memory, whatever the rows share
+# A file may unpack to so many bytes, in memory and on disk, and to so many for each of its own.
+FREE_BYTES, MAX_RATIO = 100_000_000, 200
 SUFFIXES = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
 
 
@@ -23,15 +26,32 @@ def parquet_rows(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str
         raise ValueError(f"{path} needs pyarrow, which is not installed: pip install 'captioner[parquet]'") from None
     place = path.relative_to(root).as_posix()
     try:
-        number = 0
+        check_regular(path)
+        number = unpacked = 0
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS):
+            for batch in file.iter_batches(batch_size=_rows_at_a_time(path, file.metadata)):
+                unpacked += batch.nbytes
+                _check_unpacked(path, unpacked)
                 for row in batch.to_pylist():
                     number += 1
                     reading.lines += 1
                     yield f"{place}: row {number}", row
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _rows_at_a_time(path: Path, about: Any) -> int:
+    """Return how many rows are held together."""
+    groups = [about.row_group(place) for place in range(about.num_row_groups)]
+    columns = [group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)]
+    _check_unpacked(path, sum(columns))
+    # One value that all rows share is stored once, and is in memory once for each row.
+    return max(1, min(ROWS, MAX_HELD // max(1, *columns)))
+
+
+def _check_unpacked(path: Path, length: int) -> None:
+    if length > (most := FREE_BYTES + MAX_RATIO * path.stat().st_size):
+        raise ValueError(f"{path} unpacks to {length / 1e6:,.0f} MB or more; at most {most / 1e6:,.0f} MB are read")
 
 
 def parquet_files(root: Path) -> list[Path]:

@@ -24,9 +24,9 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.figures.drawing import save_figure
 from captioner.figures.word_grid import word_grid
-from captioner.files import check_regular, parse_json, try_lock, write_whole
+from captioner.files import check_regular, read_json, try_lock, write_whole
 from captioner.images.opening import ImageError, open_image
-from captioner.model.bundled import MANIFEST
+from captioner.model.bundled import LARGEST_MANIFEST, MANIFEST
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import Hypothesis
@@ -74,7 +74,7 @@ class RunFolder:
     def progress(self, checkpoint: Path) -> dict[str, int]:
         """Return the whole epochs, batches of the next and steps after which a checkpoint, best or last, was saved."""
         path = checkpoint / MANIFEST
-        match parse_json(path.read_bytes(), str(path)):
+        match read_json(path, most=LARGEST_MANIFEST):
             case {"progress": {"epoch": int(epoch), "batch": int(batch), "step": int(step)}}:
                 return {"epoch": epoch, "batch": batch, "step": step}
         raise ValueError(f"{path} does not tell how far training had come")

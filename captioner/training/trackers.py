@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from captioner.files import one_line, write_whole
+from captioner.files import one_line, read_whole, write_whole
 from captioner.images.opening import ImageError, open_image
 from captioner.training.log import TRACKERS, Line, is_validation, tagged
 from captioner.training.recipe import Recipe, recipe_to_dict, to_yaml
@@ -109,4 +109,4 @@ def _run_id(path: Path) -> str:
     """Return the name by which a run is known there, made and kept where it has none."""
     if not path.exists():
         write_whole(path, secrets.token_hex(4) + "\n")
-    return path.read_text(encoding="utf-8").strip()
+    return read_whole(path, most=100).decode("utf-8").strip()

@@ -9,9 +9,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from captioner.files import read_whole
+
 PACKAGE = "onnxruntime-web"
 VERSION = "1.30.0"  # the page is tested with it
 _SCRIPT, _WASM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
+_MOST = 200_000_000  # bytes of a file; they have 12 MB
 _PLACES = (".", "dist", "package/dist", f"node_modules/{PACKAGE}/dist")
 _REMEDY = f"run `npm pack {PACKAGE}@{VERSION}` where there is a network, unpack it, and name its folder by --runtime"
 
@@ -34,7 +37,7 @@ def find_runtime(folder: Path | None = None, *, offline: bool = False) -> Runtim
     for place in _PLACES:
         script, wasm = folder / place / _SCRIPT, folder / place / _WASM
         if script.is_file() and wasm.is_file():
-            return Runtime(script.read_bytes(), wasm.read_bytes())
+            return Runtime(read_whole(script, most=_MOST), read_whole(wasm, most=_MOST))
     raise ValueError(f"{folder} has no {_SCRIPT} and {_WASM}; expected an unpacked npm package {PACKAGE}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers.data_folders import captions_by_name, metadata, write_image
 
+from captioner.datasets import parquet
 from captioner.datasets.dataset import CaptionDataset, load_dataset
 
 DOG, CAT, COW = "A dog, running.", "A cat", "A cow"
@@ -245,9 +246,9 @@ def test_text_files_are_looked_for_only_where_there_is_nothing_else(tmp_path: Pa
 
 
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    arrow, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(arrow.Table.from_pylist(rows), path)
+    writer.write_table(arrow.Table.from_pylist(rows), path)
 
 
 def test_metadata_may_be_parquet(tmp_path: Path) -> None:
@@ -285,6 +286,20 @@ def test_parquet_that_is_damaged_or_has_other_columns_is_one_error(tmp_path: Pat
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(ValueError, match=r"^\S+train.parquet cannot be read: [^\n]+$"):
         load_dataset(tmp_path)
+
+
+def test_parquet_that_unpacks_to_far_more_than_its_size_fills_neither_memory_nor_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"bytes": b"\xff\xd8" + bytes(100_000)}  # which all rows share, so that it is stored once
+    write_parquet(tmp_path / "train.parquet", [{"image": image, "caption": DOG}] * 50)
+    monkeypatch.setattr(parquet, "FREE_BYTES", 1_000_000)
+    monkeypatch.setattr(parquet, "MAX_RATIO", 1)
+    monkeypatch.setattr(parquet, "MAX_HELD", 200_000)
+    with pytest.raises(ValueError, match=r"^\S+train.parquet unpacks to 1 MB or more; at most 1 MB are read$"):
+        load_dataset(tmp_path)
+    written = sum(path.stat().st_size for path in (tmp_path / parquet.UNPACKED).iterdir())
+    assert 0 < written < 1_100_000
 
 
 def test_parquet_without_pyarrow_tells_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

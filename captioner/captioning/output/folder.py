@@ -29,7 +29,7 @@ from captioner.captioning.records import (
     record_name,
     refuse_link,
 )
-from captioner.files import CAN_LOCK, remove_unfinished, try_lock
+from captioner.files import CAN_LOCK, check_regular, remove_unfinished, try_lock
 from captioner.images.sources import Source, is_in_share, name_key, real_path, stamp_key
 
 LOCK, PARTS = "captions.lock", "parts"
@@ -74,6 +74,7 @@ class OutputFolder:
         path.mkdir(parents=True, exist_ok=True)
         for name in (LOCK, CAPTIONS, ERRORS, PARTS):
             refuse_link(path / name)
+        check_regular(path / LOCK)  # a pipe would block
         self.lock = (path / LOCK).open("ab")
         try:
             if not try_lock(self.lock, shared=count > 1):

@@ -13,7 +13,7 @@ from captioner.captioning.output import xmp
 from captioner.captioning.output.tables import NAMINGS, SIDECARS, make_parent, tree_path
 from captioner.captioning.output.written_files import WrittenFiles
 from captioner.captioning.records import CAPTIONS, read_lines
-from captioner.files import digest, write_whole
+from captioner.files import digest, read_whole, write_whole
 
 
 def sidecar_path(image: Path, kind: str, naming: str) -> Path:
@@ -59,7 +59,7 @@ class Sidecars:
         if kind == "txt" or not path.is_file():
             return os.path.lexists(path)
         try:
-            return xmp.description(path.read_bytes()) is not None
+            return xmp.description(read_whole(path, most=xmp.MAX_PACKET)) is not None
         except (OSError, ValueError):
             return True
 
@@ -96,7 +96,7 @@ class Sidecars:
         try:
             if path.is_symlink() or not path.is_file():
                 raise ValueError("not a regular file")
-            before = path.read_bytes()
+            before = read_whole(path, most=xmp.MAX_PACKET)
             packet, says = xmp.merge(before, text, lambda said: self.written.is_noted(path, digest(said.encode())))
         except ValueError:
             packet, says, before = b"", False, b""

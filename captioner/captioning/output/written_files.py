@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from captioner.captioning.records import CAPTIONS, refuse_link
-from captioner.files import digest, naming_the_disk, replacing, write_whole
+from captioner.files import digest, naming_the_disk, read_lines, replacing, write_whole
 
 WRITTEN = "written.jsonl"
+_MAX_LINE = 65_536  # bytes
 
 
 class WrittenFiles:
@@ -40,8 +41,8 @@ class WrittenFiles:
             if not self.is_old:
                 self.path.touch()
             return
-        for line in self.path.read_bytes().split(b"\n"):
-            with suppress(ValueError, KeyError, TypeError):  # half a line, of a process that was killed
+        for _, line in read_lines(self.path, longest=_MAX_LINE):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):  # half a line, of a process that was killed
                 entry = json.loads(line)
                 self._add(str(entry["file"]), str(entry["digest"]))
 
@@ -68,12 +69,14 @@ class WrittenFiles:
             return False
         if self.is_old and self._is_inside(path):
             return True
-        return digest(path) in self.hashes.get(_key(self._name(path)), ())
+        known = self.hashes.get(_key(self._name(path)))
+        return known is not None and digest(path) in known
 
     def write(self, path: Path, contents: bytes, *, unfinished: Path | None = None, sync: bool = False) -> bool:
         """Write a file unless that would replace somebody else's; tell whether it holds the contents now."""
         with suppress(OSError):
-            if path.is_file() and not path.is_symlink() and path.read_bytes() == contents:
+            is_as_long = path.is_file() and not path.is_symlink() and path.stat().st_size == len(contents)
+            if is_as_long and path.read_bytes() == contents:
                 return True
         if not self.may_replace(path):
             self.left.append(path)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import IO, Protocol
 
-from captioner.files import one_line
+from captioner.files import one_line, open_regular
 from captioner.images.archives.tar import BLOCK, ArchiveError, Member, list_members
 
 EXTENSIONS = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz")
@@ -179,7 +179,7 @@ def read_compressed_member(path: str | os.PathLike[str], offset: int, size: int)
 
     Raise `ArchiveError` where it is damaged.
     """
-    with _lock, open(path, "rb") as file:  # threads would only unpack the same bytes side by side
+    with _lock, open_regular(path) as file:  # threads would only unpack the same bytes side by side
         status = os.fstat(file.fileno())
         archive = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         before = [each for each in _readers if each.archive == archive and each.unpacked.position <= offset]

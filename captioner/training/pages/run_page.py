@@ -12,7 +12,7 @@ from pathlib import Path
 
 from captioner.evaluation.report.html import Html, join, section, tag
 from captioner.evaluation.tables import label
-from captioner.files import write_whole
+from captioner.files import open_regular, write_whole
 from captioner.training.log import Line, is_validation, read_log
 from captioner.training.pages.page import make_page, run_charts, sample_figure
 from captioner.training.pages.series import RunCurves
@@ -144,9 +144,9 @@ def showing(run: RunFolder, recipe: Recipe, length: Length, stopped: tuple[type[
 def png_size(path: Path) -> tuple[int, int] | None:
     """Return the width and height that a PNG file begins with; None where there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             width, height = struct.unpack(">16x2I", file.read(24))
-    except (OSError, struct.error):
+    except (OSError, ValueError, struct.error):
         return None
     return width, height
 

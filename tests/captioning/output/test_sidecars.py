@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from helpers.awkward_images import COLOURS, PLAIN, encode, exif, jpeg
+from helpers.irregular_files import KINDS, make_irregular
 from helpers.structural_images import padded_jpeg
 from PIL import Image
 
@@ -203,3 +204,19 @@ def test_wording() -> None:
     assert Wording(prefix="x").identity() == {"prefix": "x"}
     with pytest.raises(ValueError, match="prefix is 'a\\\\nb'; it must be one line"):
         Wording(prefix="a\nb")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sidecars_that_are_no_regular_files_are_left_unread(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "a.jpg"
+    image.write_bytes(PLAIN)
+    (tmp_path / "out").mkdir()
+    written = WrittenFiles(tmp_path / "out")
+    sidecars = Sidecars(written, "full")
+    for suffix in ("txt", "xmp"):
+        make_irregular(tmp_path / f"a.jpg.{suffix}", kind, monkeypatch)
+        assert sidecars.is_beside(image, suffix)
+        assert not sidecars.write_beside(image, suffix, "a cat")
+    assert written.left == [tmp_path / "a.jpg.txt", tmp_path / "a.jpg.xmp"]
