@@ -43,7 +43,9 @@ def parquet_rows(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str
 def _rows_at_a_time(path: Path, about: Any) -> int:
     """Return how many rows are held together."""
     groups = [about.row_group(place) for place in range(about.num_row_groups)]
-    columns = [group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)]
+    columns: list[int] = [
+        group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)
+    ]
     _check_unpacked(path, sum(columns))
     # One value that all rows share is stored once, and is in memory once for each row.
     return max(1, min(ROWS, MAX_HELD // max(1, *columns)))
