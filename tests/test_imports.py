@@ -55,15 +55,15 @@ def rooms_imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_imports_point_up(path: Path) -> None:
-    own = room_of(path)
-    if own == "__init__":  # the package's own names its public ones, for type checkers only
+    room = room_of(path)
+    if room == "__init__":  # the package's own names its public ones, for type checkers only
         return
-    assert own in ROOMS, f"{path} lies in no room"
+    assert room in ROOMS, f"{path} lies in no room"
     if path.name == "__init__.py":
         assert not rooms_imported(path), "a room's __init__ is its docstring"
         return
-    below = {room for room in rooms_imported(path) if ROOMS.index(room) > ROOMS.index(own)}
-    assert not {(path.relative_to(PACKAGE).as_posix(), room) for room in below} - LAZY
+    below = {other for other in rooms_imported(path) if ROOMS.index(other) > ROOMS.index(room)}
+    assert not {(path.relative_to(PACKAGE).as_posix(), other) for other in below} - LAZY
 
 
 def test_no_torch_before_it_is_needed() -> None:

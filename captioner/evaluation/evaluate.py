@@ -15,7 +15,7 @@ from captioner.captioning.captioner import Captioner, load
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
 from captioner.datasets.dataset import CaptionDataset, load_dataset
 from captioner.evaluation import calibration
-from captioner.evaluation.analysis.analysis import analyse, write_analysis
+from captioner.evaluation.analysis.analysis import Analysis, analyse, write_analysis
 from captioner.evaluation.comparison import Comparison, find_paper_rows, write_comparison, write_evaluation
 from captioner.evaluation.metrics import judge as judges
 from captioner.evaluation.metrics.bootstrap import RESAMPLES
@@ -84,10 +84,7 @@ def evaluate(
     if not search.get("sample"):
         search["seed"] = None
     options = make_options(**search, workers=workers)
-    # A text is a sequence of texts too; it is one model, or one file.
-    several = [models] if isinstance(models, str | os.PathLike | Captioner) else models
-    given = [model if isinstance(model, Captioner) else find_model(model) for model in several]
-    files = [Path(path) for path in ([results] if isinstance(results, str | os.PathLike) else results)]
+    given, files = _find_systems(models, results)
     if not given and not files and not human:
         raise ValueError("there is nothing to evaluate; give a model, results of others, or human")
     if calibrate and (out is None or not given or options.search.method != "beam"):
@@ -113,10 +110,7 @@ def evaluate(
         comparison = replace(comparison, analysis=analysis)
         if out is not None:
             folders = {system.name: system.folder for system in systems}
-            for evaluation in comparison.evaluations:
-                write_evaluation(folders[evaluation.name], evaluation, comparison)
-            write_analysis(folder, folders, analysis)
-            write_comparison(folder, comparison)
+            _write(folder, folders, comparison, analysis)
             if calibrate:
                 _calibrate(comparison, folders, note)
     if report is not None:
@@ -124,6 +118,24 @@ def evaluate(
 
         note(f"report: {write_report(Path(report), comparison, analysis)}")
     return _share(comparison, processes)
+
+
+def _find_systems(
+    models: PathLike | Captioner | Sequence[PathLike | Captioner], results: PathLike | Sequence[PathLike]
+) -> tuple[list[Path | Captioner], list[Path]]:
+    """Return the models and the files of results, one or several of each; a text is one, though a sequence of texts."""
+    several = [models] if isinstance(models, str | os.PathLike | Captioner) else models
+    files = [results] if isinstance(results, str | os.PathLike) else results
+    given = [model if isinstance(model, Captioner) else find_model(model) for model in several]
+    return given, [Path(path) for path in files]
+
+
+def _write(folder: Path, folders: Mapping[str, Path], comparison: Comparison, analysis: Analysis) -> None:
+    """Write the comparison into the folder, and what is said of each system into its own in `folders`."""
+    for evaluation in comparison.evaluations:
+        write_evaluation(folders[evaluation.name], evaluation, comparison)
+    write_analysis(folder, folders, analysis)
+    write_comparison(folder, comparison)
 
 
 def _calibrate(comparison: Comparison, folders: Mapping[str, Path], note: Callable[[str], None]) -> None:

@@ -23,8 +23,8 @@ class Regions:
         if self.mask is None:
             return
         if self.mask.dtype != torch.bool or self.mask.shape != self.features.shape[:2]:
-            kind = f"{str(self.mask.dtype).removeprefix('torch.')} {tuple(self.mask.shape)}"
-            raise ValueError(f"the mask is {kind}; regions {tuple(self.features.shape)} need a bool (B, L)")
+            found = f"{str(self.mask.dtype).removeprefix('torch.')} {tuple(self.mask.shape)}"
+            raise ValueError(f"the mask is {found}; regions {tuple(self.features.shape)} need a bool (B, L)")
         if not bool(self.mask.any(dim=1).all()):
             raise ValueError("an image has no regions at all; it needs at least one")
 

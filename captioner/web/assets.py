@@ -17,7 +17,11 @@ PAGE_FILES = {
     "docs.css": "text/css",
     VIEWER_STYLE: "text/css",
     **dict.fromkeys(
-        (*VIEWER, "theme.js", "corrections.js", "shrinking.js", "client.js", "offers.js", "serve.js"), "text/javascript"
+        (
+            *VIEWER,
+            *("theme.js", "corrections.js", "shrinking.js", "incoming.js", "client.js", "offers.js", "serve.js"),
+        ),
+        "text/javascript",
     ),
 }
 

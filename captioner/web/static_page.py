@@ -26,7 +26,7 @@ PAGE = "index.html"
 MODEL = "model"  # the folder of the scripts
 PART = 4 << 20  # characters of base64, a multiple of four so that each part is decoded alone
 STYLES = (VIEWER_STYLE, "serve.css", "static_page.css")
-SCRIPTS = (*VIEWER, "shrinking.js", "static_page.js")
+SCRIPTS = (*VIEWER, "theme.js", "shrinking.js", "incoming.js", "static_page.js")
 WORKER = ("static_page_resize.js", "static_page_search.js", "static_page_worker.js")
 # The page's own scripts, WebAssembly, and no connection to anywhere; 'self' does not cover files in every browser.
 _POLICY = (

@@ -43,7 +43,7 @@ class ContentWords:
             if group:
                 members[group].append(word)
         most = max(1, *map(len, members))
-        filled = [[*own, *[PAD] * (most - len(own))] for own in members]
+        filled = [[*ids, *[PAD] * (most - len(ids))] for ids in members]
         return cls(torch.tensor(groups, device=device), torch.tensor(filled, device=device))
 
     def spent(self, history: Tensor, limit: int) -> Tensor:

@@ -62,9 +62,9 @@ def compared_charts(runs: Mapping[str, RunCurves]) -> list[Html]:
     for title, digits, names in CHARTS:
         for label in names.values():
             lines = [
-                Curve(f"{run} {own.removeprefix(label).strip(', ')}".strip(), points, place)
+                Curve(f"{run} {name.removeprefix(label).strip(', ')}".strip(), points, place)
                 for place, (run, curves) in enumerate(runs.items())
-                for own, points in _named(curves, {tag: name for tag, name in names.items() if name == label})
+                for name, points in _named(curves, {tag: text for tag, text in names.items() if text == label})
             ]
             heading = title if len(names) == 1 else f"{title}: {label}"
             found.append(line_chart(heading, lines, steps=steps, digits=digits))

@@ -315,36 +315,7 @@
 
   /* What the reader does. */
 
-  for (const [button, input] of [["choose", "file"], ["photograph", "camera"]]) {
-    at(button).addEventListener("click", () => at(input).click());
-    at(input).addEventListener("change", () => {
-      takeAll([...at(input).files]);
-      at(input).value = ""; // so that the same file can be chosen again
-    });
-  }
-
-  let depth = 0; // of elements that a dragged file is over
-  const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-  addEventListener("dragenter", (event) => {
-    if (carriesFiles(event)) document.body.classList.toggle("dragging", ++depth > 0);
-  });
-  addEventListener("dragleave", (event) => {
-    if (carriesFiles(event)) document.body.classList.toggle("dragging", --depth > 0);
-  });
-  addEventListener("dragover", (event) => event.preventDefault());
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    depth = 0;
-    document.body.classList.remove("dragging");
-    if (event.dataTransfer.files.length) takeAll([...event.dataTransfer.files]);
-    else showError("That is not an image file. Copy the image and paste it here, or save it first.");
-  });
-  addEventListener("paste", (event) => {
-    if (event.target.closest?.("textarea, input")) return;
-    const files = event.clipboardData?.files ?? [];
-    if (files.length) takeAll([...files]);
-    else showError("The clipboard holds no image. Copy an image, then paste it here.");
-  });
+  Incoming.listen(takeAll, showError);
   addEventListener("keydown", (event) => {
     if (!event.target.closest?.("input, select, textarea, .viewer")) viewer.handleKey(event);
   });

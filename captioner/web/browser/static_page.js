@@ -171,35 +171,7 @@
 
   /* What the reader does. */
 
-  for (const [button, input] of [["choose", "file"], ["photograph", "camera"]]) {
-    at(button).addEventListener("click", () => at(input).click());
-    at(input).addEventListener("change", () => {
-      takeFirst(at(input).files);
-      at(input).value = ""; // so that the same file can be chosen again
-    });
-  }
-
-  let depth = 0; // of elements that a dragged file is over
-  const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-  addEventListener("dragenter", (event) => {
-    if (carriesFiles(event)) document.body.classList.toggle("dragging", ++depth > 0);
-  });
-  addEventListener("dragleave", (event) => {
-    if (carriesFiles(event)) document.body.classList.toggle("dragging", --depth > 0);
-  });
-  addEventListener("dragover", (event) => event.preventDefault());
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    depth = 0;
-    document.body.classList.remove("dragging");
-    if (event.dataTransfer.files.length) takeFirst(event.dataTransfer.files);
-    else showError("That is not an image file. Copy the image and paste it here, or save it first.");
-  });
-  addEventListener("paste", (event) => {
-    const files = event.clipboardData?.files ?? [];
-    if (files.length) takeFirst(files);
-    else showError("The clipboard holds no image. Copy an image, then paste it here.");
-  });
+  Incoming.listen(takeFirst, showError);
   addEventListener("keydown", (event) => {
     if (!event.target.closest?.("input, select, textarea, .viewer")) viewer.handleKey(event);
   });
@@ -207,17 +179,5 @@
   at("captions-form").addEventListener("submit", (event) => event.preventDefault());
   at("save").addEventListener("click", save);
 
-  const systemDark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (systemDark.matches ? "dark" : "light")) === "dark";
-  function nameTheme() {
-    at("theme").textContent = isDark() ? "Light" : "Dark";
-    at("theme").setAttribute("aria-label", `Change to ${isDark() ? "light" : "dark"} colours`);
-  }
-  at("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    nameTheme();
-  });
-  systemDark.addEventListener("change", nameTheme);
-  nameTheme();
   load().catch((error) => fail(error.message));
 })();
