@@ -12,7 +12,8 @@ from helpers.toy_evaluation import COUNT, make_home, write_some
 from helpers.toy_judge import ToyJudge
 
 import captioner
-from captioner.captioning.captioner import Captioner, Result
+from captioner.captioning.caption import Result
+from captioner.captioning.captioner import Captioner
 from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics import judge
 from captioner.model.encoders.encoder import Encoder

@@ -1,4 +1,4 @@
-/* Attention as pixels, in the browser: the same hills, contrast and styles as captioner/masks.py.
+/* Attention as pixels, in the browser: the same hills, contrast and styles as captioner/figures/masks.py.
  *
  * Attention.unpack(attention)   the grids of T words, from either form:
  *     nested arrays [T][rows][columns] of weights that sum to one for each word, as a record holds them, or packed
