@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from captioner import __version__
 from captioner.commands.caption import add_caption
+from captioner.commands.cluster import add_cluster
 from captioner.commands.data import add_describe, add_features
 from captioner.commands.encoders import add_encoders, add_inspect
 from captioner.commands.evaluate import add_evaluate
@@ -28,6 +29,7 @@ from captioner.commands.train import add_compare, add_recipes, add_train
 
 COMMANDS = (
     add_caption,
+    add_cluster,
     add_overlay,
     add_serve,
     add_describe,

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "captioner"
 # Data flows down this list; a room imports from itself and from those above it.
 ROOMS = [
     *("files", "threads", "processes"),
-    *("images", "datasets", "model", "captioning", "figures", "evaluation", "training", "web"),
+    *("images", "datasets", "model", "captioning", "ray", "figures", "evaluation", "training", "web"),
     *("commands", "cli", "__main__"),
 ]
 # `Caption.save_overlay` and a notebook's view of a caption draw it: figures are imported when they are asked for.

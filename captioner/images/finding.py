@@ -28,6 +28,11 @@ _HEAD = 256  # bytes that tell a format
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL, and not a path."""
+    return _URL.match(text) is not None
+
+
 def find_images(
     paths: Iterable[str | os.PathLike[str]],
     *,
@@ -177,7 +182,7 @@ def find_sources(
 def _not_a_file(given: str | os.PathLike[str]) -> str | None:
     """Return why a path is none that could be read, and what to do."""
     text = os.fspath(given)
-    if _URL.match(text):
+    if is_url(text):
         return "a URL; download it first, or pipe it: curl -sL URL | captioner caption -"
     kind = unread_kind(text)
     if kind == "compressed archive" and os.path.isfile(text):
@@ -200,7 +205,7 @@ def _members(archive: Path, unread: Counter[str]) -> Iterator[Source]:
     read = next(read for ending, read in _READERS.items() if archive.name.lower().endswith(ending))
     try:
         for member in read(archive):
-            if _is_hidden(member.name):
+            if is_hidden(member.name):
                 continue
             if not member.name.lower().endswith(tuple(EXTENSIONS)):
                 if kind := unread_kind(member.name):
@@ -221,5 +226,6 @@ def _members(archive: Path, unread: Counter[str]) -> Iterator[Source]:
         yield Source(archive.as_posix(), archive, problem=reason)
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Tell whether a member of an archive, or a folder that it is in, has a name that starts with a dot."""
     return any(part.startswith(".") and part != ".." for part in name.split("/"))
