@@ -38,6 +38,7 @@ NOT_RUN = {
     "captioner export flickr8k-soft calibrated": "needs what the one before writes",
     "captioner export coco-tuned page --web": "needs npm and a network; tests/web opens such pages",
     "captioner export runs/finetune page --web": "needs onnxruntime-web; tests/web opens such pages",
+    "captioner cluster": "starts a cluster; tests/test_ray.py does too",
     "captioner serve": "does not end; the server that curl asks is one",
     "pip install": "installs; its extras are looked up",
     "make": "sets up everything; its targets are looked up",
