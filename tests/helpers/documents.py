@@ -95,8 +95,10 @@ def write_world(folder: Path) -> Path:
 def _write_own(folder: Path, photos: list[Path]) -> None:
     folder.mkdir()
     captions = [json.loads(line) for line in (EXAMPLES / "metadata.jsonl").read_text().splitlines()]
-    for path in photos:
-        (folder / path.name).write_bytes(path.read_bytes())
+    for path in photos:  # small: figures of them are drawn by the dozen
+        with Image.open(path) as photo:
+            photo.thumbnail((240, 240))
+            photo.save(folder / path.name)
     validation = {path.name for path in photos[:2]}
     lines = [{**each, "split": "val" if each["file_name"] in validation else "train"} for each in captions]
     (folder / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -110,8 +112,8 @@ def _write_flickr8k(root: Path, photos: list[Path]) -> None:
         (images / path.name).symlink_to(path)
     tokens = (f"{path.name}#{number}\t{caption}\n" for path in photos for number, caption in enumerate(CAPTIONS))
     (text / "Flickr8k.token.txt").write_text("".join(tokens))
-    for stem, own in (("train", photos[:3]), ("dev", photos[3:5]), ("test", photos[5:])):
-        (text / f"Flickr_8k.{stem}Images.txt").write_text("".join(f"{path.name}\n" for path in own))
+    for stem, split in (("train", photos[:3]), ("dev", photos[3:5]), ("test", photos[5:])):
+        (text / f"Flickr_8k.{stem}Images.txt").write_text("".join(f"{path.name}\n" for path in split))
 
 
 def _write_detections(folder: Path, photos: list[Path]) -> None:
