@@ -179,6 +179,13 @@ def test_every_link_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(found), f"{name_of(path)}: no heading for {target}"
 
 
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_every_test_that_is_named_is_there(path: Path) -> None:
+    named = {name.lstrip("/") for name in re.findall(r"[\w/]*\btest_\w+\.py\b", path.read_text())}
+    there = [f"/{name_of(test)}" for test in (ROOT / "tests").rglob("test_*.py")]
+    assert not {name for name in named if not any(test.endswith(f"/{name}") for test in there)}
+
+
 def anchors(path: Path) -> set[str]:
     """Return the names that a code host gives to the headings of a file."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
