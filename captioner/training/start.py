@@ -28,6 +28,7 @@ from captioner.training.run_folder import RunFolder
 # What each optimiser keeps of a weight that it has changed.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 MOMENTS = {"adamw": ADAM, "adam": ADAM, "rmsprop": {"step", "square_avg"}}
+ATTENTION = "attention."  # before the names of its weights
 COPIES = 4  # of the decoder's weights: themselves, their gradients, and two moments
 
 
@@ -95,7 +96,7 @@ def start_run(
     torch.manual_seed(recipe.seed)  # for weights that start at random; nothing after them uses it
     decoder = make_decoder(*settings)
     if checkpoint is not None:
-        _load_weights(decoder, checkpoint, str(source))
+        _load_weights(decoder, checkpoint, recipe, str(source), say)
     learner = Learner(recipe, decoder, encoder, processes, device)
     position, log_bytes = _restore(learner, run) if resumed else (Position(), 0)
     return Start(encoder, data, learner, position, fingerprint, log_bytes, _kept(encoder, recipe, checkpoint))
@@ -211,9 +212,18 @@ def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
     return replace(start, encoder=recipe.encoder).build_encoder()  # its file may lie elsewhere now
 
 
-def _load_weights(decoder: Decoder, start: Checkpoint, source: str) -> None:
+def _load_weights(decoder: Decoder, start: Checkpoint, recipe: Recipe, source: str, say: Callable[[str], None]) -> None:
+    """Give a decoder the weights of a checkpoint; attention of another mode keeps those that both modes have."""
+    own = decoder.state_dict()
+    weights = _with_new_words(start, own)
+    if (before := start.attention.mode) != (mode := recipe.attention.mode):
+        anew = {name: value for name, value in own.items() if name.startswith(ATTENTION) and name not in weights}
+        weights = {name: value for name, value in weights.items() if name in own or not name.startswith(ATTENTION)}
+        weights |= anew
+        if anew:
+            say(f"the model that this one starts from has attention.mode {before}: what only {mode} has starts anew")
     try:
-        decoder.load_state_dict(_with_new_words(start, decoder.state_dict()))
+        decoder.load_state_dict(weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise ValueError(f"the weights of {source} do not fit the decoder of these settings: {reason}") from None

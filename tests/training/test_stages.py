@@ -122,6 +122,23 @@ def test_words_that_are_new_to_the_start_are_added_after_its_own(data: Path, tmp
     assert load_checkpoint(tmp_path / "fourth" / "best").vocabulary == after.vocabulary
 
 
+@pytest.mark.parametrize(("mode", "own"), [("glimpse", {"policy"}), ("local", {"centre"}), ("hard", set())])
+def test_another_mode_of_attention_keeps_what_both_have(mode: str, own: set[str], data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "first")
+    assert first is not None
+    still = {"optimiser": {"rate": 1e-12}, "epochs": 1, "start": str(first.folder), "attention": {"mode": mode}}
+    outcome, recorder = run_toy(toy_recipe(data, **still), tmp_path / "second")
+    assert outcome is not None
+    before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
+    kept = before.weights.keys() & after.weights.keys()
+    assert {name for name in before.weights.keys() ^ kept if not name.startswith("attention.")} == set()
+    for name in kept:
+        torch.testing.assert_close(after.weights[name], before.weights[name], rtol=0, atol=1e-9)
+    assert {name.split(".")[1] for name in after.weights.keys() - kept} == own
+    said = f"the model that this one starts from has attention.mode soft: what only {mode} has starts anew"
+    assert (said in recorder.said) == bool(own)
+
+
 def test_a_start_that_does_not_fit_is_an_error(data: Path, tmp_path: Path) -> None:
     first, _ = run_toy(toy_recipe(data, epochs=1), tmp_path / "first")
     assert first is not None
