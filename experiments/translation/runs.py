@@ -34,12 +34,12 @@ class Settings(Sizes):
     target: str = "de"
     merges: int = 5000  # of each language
     epochs: int = 8
-    batch: int = 80
-    rate: float = 0.0015
+    batch: int = 96
+    rate: float = 0.002
     warmup: int = 200  # steps
     smoothing: float = 0.1
     clip: float = 1.0
-    average: float = 0.998  # how much of the averaged weights stays at each step
+    average: float = 0.996  # how much of the averaged weights stays at each step
     seed: int = 1
     precision: str = "float32"  # of products; weights are float32 always
 
