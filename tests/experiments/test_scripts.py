@@ -16,6 +16,7 @@ from captioner.model.decoder import make_decoder
 from captioner.training.recipe import load_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+import glimpse_variance
 import keep_results
 import shared_images
 import study
@@ -126,6 +127,22 @@ def test_the_study_s_table(tmp_path: Path) -> None:
     assert "| 53.0 ±1.5 | 53.0, 60.0 | 891 |" in study.write(one, rows, tmp_path)
     study.draw(rows, tmp_path / "scores.svg")
     assert all(f"<!-- {name} -->" in (tmp_path / "scores.svg").read_text() for name in names)
+
+
+def test_baselines_lower_the_variance_of_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_toy_data(tmp_path / "data")
+    outcome, _ = run_toy(toy_recipe(data, epochs=1, attention={"mode": "glimpse"}), tmp_path / "run")
+    assert outcome is not None
+    arguments = [str(outcome.folder), str(data), "--features", str(tmp_path / "data-regions"), "--draws", "4"]
+    monkeypatch.setattr(sys, "argv", ["glimpse_variance.py", *arguments])
+    glimpse_variance.main()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head == "5 captions, 4 draws"
+    variances = {row[:24].strip(): float(row.split("variance")[1].split(",")[0]) for row in rows}
+    assert tuple(variances) == glimpse_variance.BASELINES
+    assert 0 < variances["the mean of all words"] < 0.2 * variances["none"]
 
 
 def test_copies_between_training_and_held_out_images_come_first(
