@@ -9,6 +9,7 @@ the weights by which hidden states choose points, its variance the sum over thes
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ from captioner.model.regions import Regions
 BASELINES = ("none", "the mean of all words", "learned")
 
 
-def read_captions(images: list[CaptionedImage], vocabulary: Vocabulary) -> Tensor:
+def read_captions(images: Sequence[CaptionedImage], vocabulary: Vocabulary) -> Tensor:
     """Return the first caption of each image as ids (B, 1, T + 1)."""
     rows = [vocabulary.encode(image.tokenized()[0]) for image in images]
     longest = max(map(len, rows))

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.timeout(1200)  # of many commands, on however busy a ma
 # Commands that are not run here, by how they start, and why; their options are checked.
 NOT_RUN = {
     "python experiments/benchmarks/": "takes minutes, and measures the machine",
-    "python experiments/study.py": "trains fourteen models",
+    "python experiments/study.py": "trains a dozen models and more",
+    "python experiments/glimpse_variance.py": "needs a run; tests/experiments runs it",
     "python experiments/search_settings.py": "needs the region cache of a data set",
     "python experiments/shared_images.py": "needs the region caches of two data sets",
     "python experiments/keep_results.py": "needs a run and its evaluation; tests/experiments runs it",

@@ -20,6 +20,7 @@ import glimpse_variance
 import keep_results
 import shared_images
 import study
+import variations
 
 SCORES = {"bleu1": 66.123, "bleu4": 22.5, "meteor": 20.0, "cider": 55.0}
 
@@ -76,9 +77,9 @@ def test_what_is_kept_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
 
 
-@pytest.mark.parametrize("name", study.STUDIES)
+@pytest.mark.parametrize("name", variations.STUDIES)
 def test_every_training_of_a_study_is_an_experiment_of_its_own(name: str) -> None:
-    one = study.STUDIES[name]
+    one = variations.STUDIES[name]
     trainings = study.make_trainings(one, list(one.trainings), [0, 1, 2])
     assert len(set(map(study.folder_name, trainings))) == len(trainings) == len(one.trainings) + 2 * len(one.seeded)
     settings: list[Any] = [load_recipe(one.recipe, [*one.settings, *changes]) for changes in trainings.values()]
@@ -90,7 +91,7 @@ def test_every_training_of_a_study_is_an_experiment_of_its_own(name: str) -> Non
 
 
 def test_the_transformer_of_the_study_has_as_many_weights_as_the_lstm() -> None:
-    one = study.STUDIES["lectures"]
+    one = variations.STUDIES["lectures"]
     weights = []
     for training in ("soft", "transformer"):
         recipe = load_recipe(one.recipe, [*one.settings, *one.trainings[training]])
@@ -102,7 +103,7 @@ def test_the_transformer_of_the_study_has_as_many_weights_as_the_lstm() -> None:
 def test_trainings_that_start_from_another_are_trained_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = study.STUDIES["lectures"]
+    one = variations.STUDIES["lectures"]
     trainings = study.make_trainings(one, ["glimpse after soft", "none", "soft"], [0])
     done: list[str] = []
     monkeypatch.setattr(study, "train", lambda _study, name, _changes, _options: done.append(name))
@@ -111,7 +112,7 @@ def test_trainings_that_start_from_another_are_trained_after_it(
 
 
 def test_the_study_s_table(tmp_path: Path) -> None:
-    one = study.STUDIES["parts"]
+    one = variations.STUDIES["parts"]
     names = [one.first, "dot", "no gate"]
     for name in [*names, "dot seed 7"]:
         write_evaluation(tmp_path / "evaluation" / study.folder_name(name), cider=50.0 + len(name))
