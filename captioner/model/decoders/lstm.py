@@ -15,6 +15,7 @@ from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step, projection
 from captioner.model.empty_weights import draw_orthogonal
 from captioner.model.glimpse import Fixations
+from captioner.model.kernels.aligned import aligned_linear
 from captioner.model.kernels.lstm import WordGates, lstm_cell
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
@@ -196,8 +197,7 @@ class LSTMDecoder(Decoder):
         summary = self.output_hidden(self._dropout(hidden, randomness, mask))  # (..., E)
         if self.output_context is not None:
             summary = vectors + summary + self.output_context(context)
-        scores: Tensor = self.output(self._dropout(summary, randomness, mask))  # (..., V)
-        return scores
+        return aligned_linear(self.output, self._dropout(summary, randomness, mask))  # (..., V)
 
     def forward(
         self,

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from captioner.datasets.vocabulary import PAD
 from captioner.model.config import DecoderConfig
 from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedWords, Outputs, State, Step, projection
+from captioner.model.kernels.aligned import aligned_linear
 from captioner.model.kernels.lstm import WordGates
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
@@ -268,8 +269,7 @@ class TransformerDecoder(Decoder):
 
     def _score(self, hidden: Tensor, randomness: Randomness | None, mask: Tensor | None) -> Tensor:
         summary = self.output_hidden(self._dropout(hidden, randomness, mask))  # (..., E)
-        scores: Tensor = self.output(summary)  # (..., V)
-        return scores
+        return aligned_linear(self.output, summary)  # (..., V)
 
     def forward(
         self,

@@ -50,7 +50,10 @@ class AdditiveKeys:
 
     def select(self, index: Tensor) -> AdditiveKeys:
         """Return the keys of some images only."""
-        return AdditiveKeys(self.keys[index], self.energy, self.exponentials[index])
+        exponentials = self.exponentials.index_select(0, index)  # (b, L, A)
+        # Where nothing learns, nobody needs the keys themselves any more.
+        keys = self.keys.index_select(0, index) if self.token is not None else exponentials  # (b, L, A)
+        return AdditiveKeys(keys, self.energy, exponentials)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return scores (B, N, L) for exponentials of queries (B, N, A)."""

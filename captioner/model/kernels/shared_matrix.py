@@ -70,7 +70,7 @@ class SharedMatrix:
 
     def select(self, index: Tensor) -> SharedMatrix:
         """Return the matrices of some images only."""
-        return SharedMatrix(self.matrix[index], self.bias)
+        return SharedMatrix(self.matrix.index_select(0, index), self.bias)
 
     def collect_gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of matrix and bias from the notes of all steps, and forget these."""
