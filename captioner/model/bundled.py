@@ -18,7 +18,7 @@ LARGEST_SCORE = 1e6
 SCORES = "scores.json"  # beside it, where the model was evaluated
 SPEEDS = "speed.json"  # images per second of all bundled models, measured in one run by a benchmark
 PRETRAINED = Path(__file__).parent.parent / "pretrained"
-DEFAULT = "coco-tuned"
+DEFAULT = "coco-best"
 _HOW_TO = "train one with `captioner train flickr8k-soft` and name its folder"
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.output.folder import OutputFolder
 from captioner.cli import main
+from captioner.model.bundled import DEFAULT
 from captioner.figures import overlay_files
 from captioner.images.opening import ImageError
 from captioner.model.encoders.encoder import Encoder
@@ -323,7 +324,7 @@ def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert "None" not in text
     for default in (
         "(default: auto)",
-        "(default: coco-tuned)",
+        f"(default: {DEFAULT})",
         "(default: jsonl)",
         "(default: skip)",
         "(default: 5)",

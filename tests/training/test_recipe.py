@@ -27,7 +27,6 @@ NAMES = [
     *(
         "coco-tuned",
         "coco-best",
-        "coco-best-rewards",
         "coco-fast",
         "coco-fast-tuned",
         "coco-flickr8k",
@@ -96,7 +95,7 @@ def test_a_recipe_is_found_by_name_and_a_file_where_its_path_says_so() -> None:
     ("name", "message"),
     [
         ("flickr8k-sotf", r"unknown recipe 'flickr8k-sotf' \(did you mean flickr8k-soft\?\); choose from coco-best, "),
-        ("x", "unknown recipe 'x'; choose from coco-best, coco-best-rewards, .*, tiny, or name a YAML file"),
+        ("x", "unknown recipe 'x'; choose from coco-best, coco-fast, .*, tiny, or name a YAML file"),
         ("experiments/tiny.yaml", "experiments/tiny.yaml is not there; the recipe tiny comes with captioner"),
         ("mine.yaml", "mine.yaml is not there"),
         ("my/recipe", "my/recipe is not there"),
@@ -133,8 +132,6 @@ def test_recipes_that_follow_one_another() -> None:
     after = load_recipe(RECIPES / "flickr8k-from-coco.yaml")
     assert tuned.start == "runs/coco-soft"
     assert (both.start, after.start) == ("coco-tuned", "coco-best")
-    further = load_recipe(RECIPES / "coco-best-rewards.yaml")
-    assert (further.start, further.epochs) == ("runs/coco-best", 0)
     assert after.vocabulary.extend
 
 

@@ -133,7 +133,7 @@ def test_the_default_model_says_the_same_of_the_examples(
     browser: Browser,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    names = write_page(to_onnx(load_checkpoint(find_model()), "coco-tuned"), runtime, tmp_path)
+    names = write_page(to_onnx(load_checkpoint(find_model("coco-tuned")), "coco-tuned"), runtime, tmp_path)
     assert sum((tmp_path / name).stat().st_size for name in names) < 40e6
     captioner = load(device="cpu")
     with watched_page(browser, (tmp_path / PAGE).as_uri(), allowed=ALLOWED, **CUT_OFF) as watched:
