@@ -21,9 +21,9 @@ from PIL import Image
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.output.folder import OutputFolder
 from captioner.cli import main
-from captioner.model.bundled import DEFAULT
 from captioner.figures import overlay_files
 from captioner.images.opening import ImageError
+from captioner.model.bundled import DEFAULT
 from captioner.model.encoders.encoder import Encoder
 
 NOT_SEARCHED = "left out: 1 subfolder with images (--recursive searches them too)\n"
