@@ -8,7 +8,15 @@ from typing import Any
 
 from captioner.datasets.annotations import shown
 from captioner.images.preprocessing import FITS
-from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares, check_types
+from captioner.model.checks import (
+    SettingError,
+    check_choices,
+    check_least,
+    check_most,
+    check_positive,
+    check_shares,
+    check_types,
+)
 from captioner.model.extensions import is_extension
 from captioner.model.search_settings import check_settings, setting
 
@@ -70,18 +78,20 @@ class EncoderConfig:
         check_types("encoder", self)
         if not ENCODER_NAME.fullmatch(self.name) and not is_extension(self.name):
             choices = "see `captioner encoders`, or name one as timm/NAME or package.module:function"
-            raise ValueError(f"encoder name is {shown(self.name)}; {choices}")
+            raise SettingError("encoder", "name", f"is {shown(self.name)}; {choices}")
         if self.size is not None and not 1 <= self.size <= MOST_PIXELS:
-            raise ValueError(f"encoder size is {shown(self.size)}; it must be from 1 to {MOST_PIXELS} pixels")
+            raise SettingError("encoder", "size", f"is {shown(self.size)}; it must be from 1 to {MOST_PIXELS} pixels")
         if self.layer is not None and not re.fullmatch(r"stride[0-9]{1,4}(\+[a-z0-9]{1,9})?", self.layer):
-            raise ValueError(f"encoder layer is {self.layer!r}; choose from stride8, stride16, stride32")
+            raise SettingError("encoder", "layer", f"is {self.layer!r}; choose from stride8, stride16, stride32")
         if self.fit is not None and self.fit not in FITS:
-            raise ValueError(f"encoder fit is {self.fit!r}; choose from {', '.join(FITS)}")
+            raise SettingError("encoder", "fit", f"is {self.fit!r}; choose from {', '.join(FITS)}")
         if self.weights not in WEIGHTS and not self.weights.endswith(WEIGHTS_SUFFIX):
             choices = f"{', '.join(WEIGHTS)}, or name a {WEIGHTS_SUFFIX} file"
-            raise ValueError(f"encoder weights is {self.weights!r}; choose from {choices}")
+            raise SettingError("encoder", "weights", f"is {self.weights!r}; choose from {choices}")
         if self.is_imported and (self.size, self.layer, self.fit, self.weights) != (None, None, None, "imagenet"):
-            raise ValueError(f"encoder name is {self.name!r}; imported regions have no size, layer, fit or weights")
+            raise SettingError(
+                "encoder", "name", f"is {self.name!r}; imported regions have no size, layer, fit or weights"
+            )
 
     @property
     def is_imported(self) -> bool:
@@ -130,17 +140,17 @@ class AttentionConfig:
         check_choices("attention", self, mode=MODES, inference=INFERENCES, feed=FEEDS)
         if self.score not in SCORES and not is_extension(self.score):
             choices = f"{', '.join(SCORES)}, or package.module:Class"
-            raise ValueError(f"attention score is {self.score!r}; choose from {choices}")
+            raise SettingError("attention", "score", f"is {self.score!r}; choose from {choices}")
         check_least("attention", self, width=1, glimpses=1, scales=1, patch=1)
         check_most("attention", self, width=WIDEST, heads=WIDEST, glimpses=16, scales=8, patch=16)
         check_most("attention", self, deviation=2, final_deviation=2)
         if not 0 <= self.expected <= 1:
-            raise ValueError(f"attention expected is {self.expected}; it is a share from 0 to 1")
+            raise SettingError("attention", "expected", f"is {self.expected}; it is a share from 0 to 1")
         if self.window <= 0:
-            raise ValueError(f"attention window is {self.window}; it must be above 0 cells")
+            raise SettingError("attention", "window", f"is {self.window}; it must be above 0 cells")
         check_positive("attention", self, "temperature", "final_temperature", "deviation", "final_deviation")
         if self.heads < 0:
-            raise ValueError(f"attention heads is {self.heads}; 0 leaves self-attention out")
+            raise SettingError("attention", "heads", f"is {self.heads}; 0 leaves self-attention out")
 
     def temperature_at(self, step: int, total: int) -> float:
         """Return the temperature of gumbel samples at `step` (from 0) of `total`, falling by equal factors."""
@@ -202,22 +212,22 @@ class DecoderConfig:
 
     def _check_lstm(self) -> None:
         if self.layers > 2:
-            raise ValueError(f"decoder layers is {self.layers}; an LSTM has 1 or 2")
+            raise SettingError("decoder", "layers", f"is {self.layers}; an LSTM has 1 or 2")
         for name, none in (("heads", 0), ("feed_forward", 0), ("positions", "none")):
             if getattr(self, name) != none:
-                raise ValueError(
-                    f"decoder {name} is {getattr(self, name)!r}; an LSTM has none: choose kind transformer"
+                raise SettingError(
+                    "decoder", name, f"is {getattr(self, name)!r}; an LSTM has none: choose kind transformer"
                 )
 
     def _check_transformer(self) -> None:
         check_least("decoder", self, heads=1, feed_forward=1)
         check_choices("decoder", self, positions=POSITIONS)
         if self.hidden % self.heads:
-            raise ValueError(f"decoder heads is {self.heads}; it must divide hidden, {self.hidden}")
+            raise SettingError("decoder", "heads", f"is {self.heads}; it must divide hidden, {self.hidden}")
         if self.gate != "none":
-            raise ValueError(f"decoder gate is {self.gate!r}; a transformer has none: choose none")
+            raise SettingError("decoder", "gate", f"is {self.gate!r}; a transformer has none: choose none")
         if self.deep_output:
-            raise ValueError("decoder deep_output is true; a transformer has none: choose false")
+            raise SettingError("decoder", "deep_output", "is true; a transformer has none: choose false")
 
 
 def check_parts(decoder: DecoderConfig, attention: AttentionConfig) -> None:
@@ -303,9 +313,10 @@ class SearchConfig:
         check_choices("search", self, method=METHODS)
         check_settings("search", self)
         if self.beam % self.groups:
-            raise ValueError(f"search groups is {self.groups}; it must divide the beam of {self.beam}")
+            raise SettingError("search", "groups", f"is {self.groups}; it must divide the beam of {self.beam}")
         if self.maximum_length < self.minimum_length:
-            raise ValueError(
-                f"search maximum_length is {self.maximum_length}; it must be at least minimum_length, which is "
-                f"{self.minimum_length}"
+            raise SettingError(
+                "search",
+                "maximum_length",
+                f"is {self.maximum_length}; it must be at least minimum_length, which is {self.minimum_length}",
             )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from captioner.model.checks import SettingError
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -88,4 +90,4 @@ def check_settings(section: str, config: object) -> None:
     for name, about in settings_of(type(config)).items():
         value = getattr(config, name)
         if value is not None and not about.allows(value):
-            raise ValueError(f"{section} {name} is {value}; it must be {about.bounds}".lstrip())
+            raise SettingError(section, name, f"is {value}; it must be {about.bounds}")

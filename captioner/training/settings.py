@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from captioner.datasets.dataset import FORMATS
-from captioner.model.checks import check_choices, check_least, check_most, check_positive, check_shares
+from captioner.model.checks import SettingError, check_choices, check_least, check_most, check_positive, check_shares
 
 REDUCTIONS = ("sum", "mean")
 OPTIMISERS = ("adamw", "adam", "rmsprop")
@@ -38,11 +38,11 @@ class DataConfig:
     def __post_init__(self) -> None:
         for name, what in (("root", "folder"), ("train", "split"), ("validation", "split"), ("features", "folder")):
             if getattr(self, name) == "":
-                raise ValueError(f"data {name} is ''; it names a {what}")
+                raise SettingError("data", name, f"is ''; it names a {what}")
         if self.format is not None:
             check_choices("data", self, format=tuple(FORMATS))
         if not 0 <= self.tolerance <= 1:
-            raise ValueError(f"data tolerance is {self.tolerance}; it is a share from 0 to 1")
+            raise SettingError("data", "tolerance", f"is {self.tolerance}; it is a share from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,13 @@ class ScheduleConfig:
         check_choices("schedule", self, decay=DECAYS)
         check_least("schedule", self, warmup=0, every=1)
         if self.warmup > 1 and self.warmup != int(self.warmup):
-            raise ValueError(f"schedule warmup is {self.warmup}; it is a number of steps, or a share of them below 1")
+            raise SettingError(
+                "schedule", "warmup", f"is {self.warmup}; it is a number of steps, or a share of them below 1"
+            )
         if not 0 <= self.floor <= 1:
-            raise ValueError(f"schedule floor is {self.floor}; it is a share from 0 to 1")
+            raise SettingError("schedule", "floor", f"is {self.floor}; it is a share from 0 to 1")
         if not 0 < self.factor < 1:
-            raise ValueError(f"schedule factor is {self.factor}; it must be above 0 and below 1")
+            raise SettingError("schedule", "factor", f"is {self.factor}; it must be above 0 and below 1")
 
     def warmup_steps(self, total: int) -> int:
         """Return the steps of warm-up in a training of `total` steps."""
@@ -185,7 +187,9 @@ class BatchConfig:
         check_most("batches", self, captions=100_000)
         if self.captions < self.captions_per_image:
             least = self.captions_per_image
-            raise ValueError(f"batches captions is {self.captions}; it must be at least captions_per_image, {least}")
+            raise SettingError(
+                "batches", "captions", f"is {self.captions}; it must be at least captions_per_image, {least}"
+            )
 
 
 @dataclass(frozen=True)
@@ -244,8 +248,10 @@ class SelfCriticalConfig:
         check_most("self_critical", self, samples=1000)
         check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:
-            raise ValueError(
-                f"self_critical samples is {self.samples}; the baseline mean needs at least 2, greedy needs no other"
+            raise SettingError(
+                "self_critical",
+                "samples",
+                f"is {self.samples}; the baseline mean needs at least 2, greedy needs no other",
             )
 
 
