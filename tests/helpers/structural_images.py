@@ -128,6 +128,22 @@ def overlapping_tiff(strips: int, size: int) -> bytes:
     return made.tiff([packed], tags, [8], 1, size=(1, strips))
 
 
+def numbered_tiff(count: int, tag: int = 282, kind: str = "fraction") -> bytes:
+    """Return a TIFF with a field of so many numbers, by default in place of its resolution, which is one."""
+    values = [1] * (2 * count if kind == "fraction" else count)
+    data = made.tiff([GREYS.tobytes()], {tag: ("long" if kind == "fraction" else kind, values)}, [8], 1)
+    if kind != "fraction":
+        return data
+    place = data.index(struct.pack("<HHI", tag, 4, len(values)))
+    return data[:place] + struct.pack("<HHI", tag, 5, count) + data[place + 8 :]
+
+
+def scanned_tiff(scans: int, width: int, height: int) -> bytes:
+    """Return a TIFF of one strip, a JPEG that says the same scan again and again."""
+    packed = made.with_size(made.with_scans(encode(GREYS, "JPEG", progressive=True), scans), width, height)
+    return made.tiff([packed], {259: ("short", [7])}, [8], 1, size=(width, height))
+
+
 def overlapping_fields(fields: int, size: int) -> bytes:
     """Return an EXIF block, or TIFF, whose fields all point at the same bytes."""
     start = 8 + 2 + 12 * fields + 4
@@ -153,7 +169,7 @@ def run_length_bmp(runs: int, size: tuple[int, int] = (made.WIDTH, made.HEIGHT))
 
 
 BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {  # of a second or 200 MB and more, and what their refusal says
-    "JPEG, empty comments": (lambda: commented_jpeg(3_000_000), "100,000 segments"),
+    "JPEG, empty comments": (lambda: commented_jpeg(3_000_000), "10,000 segments"),
     "JPEG, metadata": (lambda: commented_jpeg(1_000, 65_000, 0xE4), "bytes of metadata"),
     "JPEG, EXIF in pieces": (lambda: exif_jpeg(400), "bytes of EXIF"),
     "JPEG, fill bytes": (lambda: padded_jpeg(20_000_000), "stray bytes"),
@@ -182,10 +198,13 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {  # of a second or 200 MB a
     "AVIF, a large overlay": (lambda: box_images.put_together(b"iovl", 30_000, 30_000), "900.0 megapixels"),
     "AVIF, a large grid": (lambda: box_images.put_together(b"grid", 60_000, 60_000, wide=False), "3,600.0 megapixels"),
     "AVIF, frames": (lambda: box_images.sequence(2_500_000), "2,500,000 frames"),
-    "TIFF, tiles outside of it": (lambda: tiled_tiff(60_000, 7008), "megapixels"),
+    "TIFF, tiles outside of it": (lambda: tiled_tiff(39_000, 7008), "megapixels"),
     "TIFF, a long column": (lambda: made.tiff([bytes(200_000)], {}, [8], 1, size=(1, 200_000)), "200,000 pixels long"),
     "TIFF, empty strips": (lambda: striped_tiff(2_400_000), "2,400,000 strips"),
-    "TIFF, strips that overlap": (lambda: overlapping_tiff(60_000, 1_000_000), "overlap"),
+    "TIFF, strips that overlap": (lambda: overlapping_tiff(39_000, 1_000_000), "overlap"),
+    "TIFF, fractions": (lambda: numbered_tiff(3_000_000), "30,000,0.. numbers"),
+    "TIFF, a long palette": (lambda: numbered_tiff(15_000_000, 320, "short"), "15,000,0.. numbers"),
+    "TIFF, scans of a large picture": (lambda: scanned_tiff(80, 7000, 7000), "in its scans together"),
     "TIFF, fields that overlap": (lambda: bombed_tiff(900, 10_000_000), "points at 9,000 MB"),
     "BMP, idle run lengths": (lambda: run_length_bmp(10_000_000), "bytes of run lengths"),
     "BMP, run lengths of a large picture": (lambda: run_length_bmp(1, (50_000_000, 1)), "pixels in run lengths"),
@@ -213,6 +232,10 @@ def structural_mutation(chance: random.Random) -> bytes:
         lambda: striped_tiff(16 + count),
         lambda: overlapping_tiff(1 + count % 70_000, 20 + size),
         lambda: bombed_tiff(count % 30_000, 1 + size),
+        lambda: numbered_tiff(
+            1 + count, chance.choice((282, 320, 40_000)), chance.choice(("fraction", "short", "long"))
+        ),
+        lambda: scanned_tiff(1 + count % 200, 64 + size % 7000, 64 + size % 7000),
         lambda: run_length_bmp(count),
         lambda: jpeg_with(0xED, b"Photoshop 3.0\0" + b"8BIM\4\4".ljust(12, b"\0") * 1_000, count % 200),
         lambda: jpeg_with(0xDB, bytes(65) * (1 + size % 900), count % 200),

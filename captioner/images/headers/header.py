@@ -19,7 +19,7 @@ MAX_PARTS = 100_000  # chunks or blocks; a decoder takes some microseconds for e
 MAX_PROFILES = 10  # colour profiles of a PNG: each unpacks to a thousand times its size
 MIN_GIF_BLOCK = 64  # bytes on average; encoders fill them, to 255
 # Run lengths are unpacked by a loop in Python.
-MAX_RUN_LENGTH_PIXELS, MAX_RUN_LENGTH_BYTES = 4_000_000, 2_000_000
+MAX_RUN_LENGTH_PIXELS, MAX_RUN_LENGTH_BYTES = 4_000_000, 1_000_000
 
 _PNG_PIXELS, _WEBP_PIXELS = (b"IDAT", b"fdAT"), (b"VP8 ", b"VP8L", b"ALPH", b"ANMF")
 _BMP_UNCOMPRESSED, _BMP_RUN_LENGTHS = (0, 3, 6), (1, 2)

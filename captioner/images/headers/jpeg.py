@@ -12,7 +12,7 @@ from collections import Counter
 # A progressive JPEG needs about ten scans; each may cost a pass over all pixels, so thousands of them are an attack.
 MAX_SCANS = 100
 MAX_SCANNED_PIXELS = 500_000_000  # pixels times scans
-MAX_SEGMENTS = 100_000  # a decoder takes some microseconds for each
+MAX_SEGMENTS = 10_000  # a decoder takes some ten microseconds for each
 MAX_METADATA = 32_000_000  # bytes of what is no pixels; decoders keep a copy
 # Pillow puts an EXIF block together piece by piece, and copies all of it for each.
 MAX_EXIF, MAX_EXIF_PIECES = 4_000_000, 64
@@ -26,6 +26,7 @@ FREE_CODED, MAX_CODED_PER_PIXEL = 1_000_000, 8
 _MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _USUAL_SCANS = 10
+START_OF_SCAN = b"\xff\xda"
 _START, _END, _SCAN, _TABLES, _PHOTOSHOP = 0xD8, 0xD9, 0xDA, 0xDB, 0xED
 
 
@@ -92,11 +93,17 @@ _MOST = {
 }
 
 
+def check_scans(scans: int, pixels: int) -> None:
+    """Raise ValueError where so many scans, of so many pixels each, would keep a decoder busy."""
+    if scans * pixels > MAX_SCANNED_PIXELS:
+        raise ValueError(f"it has more than {MAX_SCANNED_PIXELS:,} pixels in its scans together")
+
+
 def _check(counts: Counter[str], pixels: int) -> None:
     for what, most in _MOST.items():
         if counts[what] > most:
             raise ValueError(f"it has more than {most:,} {what}")
-    if counts["scans"] > _USUAL_SCANS and counts["scans"] * pixels > MAX_SCANNED_PIXELS:
-        raise ValueError(f"it has more than {MAX_SCANNED_PIXELS:,} pixels in its scans together")
+    if counts["scans"] > _USUAL_SCANS:
+        check_scans(counts["scans"], pixels)
     if counts["bytes of coded pixels"] > (most := FREE_CODED + MAX_CODED_PER_PIXEL * pixels):
         raise ValueError(f"it has more than {most:,} bytes of coded pixels")

@@ -9,17 +9,21 @@ import io
 import math
 import struct
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 
 from PIL import TiffImagePlugin
 from PIL.ExifTags import Base as Tag
 
 from captioner.files import one_line
+from captioner.images.headers.jpeg import START_OF_SCAN, check_scans
 
 MAX_FIELDS = 1000
 MAX_FIELD_BYTES = 32_000_000  # of all fields together
-MAX_STRIPS = 65_536  # or tiles
+MAX_STRIPS = 40_000  # or tiles
+MAX_NUMBERS = 200_000  # in all other fields: room for the largest palette; fractions are objects, and count for ten
 _UNCOMPRESSED, _PLANAR, _SHORT = 1, 2, 3
+_JPEG = (6, 7)
+_NO_NUMBERS, _FRACTIONS = (1, 2, 7), (5, 10)  # types of fields; the first are bytes and texts
 _STRIPS = (Tag.StripOffsets, Tag.StripByteCounts, Tag.TileOffsets, Tag.TileByteCounts)
 _TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 _ORDERS = {b"II*\0": ("<", False), b"II+\0": ("<", True), b"MM\0*": (">", False), b"MM\0+": (">", True)}
@@ -36,16 +40,20 @@ def check_directory(data: bytes) -> None:
         raise ValueError("truncated: it ends inside its directory")
     if entries > MAX_FIELDS:
         raise ValueError(f"its directory has {entries:,} fields; at most {MAX_FIELDS:,} are read")
-    total = 0
+    total = numbers = 0
     for place in range(entries):
         tag, kind, count = struct.unpack_from(f"{order}HH{word}", data, start + place * entry)
         if tag in _STRIPS and count > MAX_STRIPS:
             raise ValueError(f"it has {count:,} strips or tiles; at most {MAX_STRIPS:,} are read")
         size = _TYPE_BYTES.get(kind, 0) * count
-        # Pillow leaves out a field that ends after the file.
-        total += size if size <= len(data) else 0
+        if size <= len(data):  # Pillow leaves out a field that ends after the file
+            total += size
+            if tag not in _STRIPS and kind in _TYPE_BYTES and kind not in _NO_NUMBERS:
+                numbers += count * (10 if kind in _FRACTIONS else 1)
     if total > MAX_FIELD_BYTES:
         raise ValueError(f"its directory points at {total / 1e6:,.0f} MB; at most {MAX_FIELD_BYTES // 10**6} are read")
+    if numbers > MAX_NUMBERS:
+        raise ValueError(f"its directory has {numbers:,} numbers; at most {MAX_NUMBERS:,} are read")
 
 
 def announced_tiff_pixels(read: Callable[[int, int], bytes]) -> int:
@@ -74,7 +82,7 @@ def measure_tiff(data: bytes) -> tuple[int, int]:
     except Exception as error:  # any exception at all comes out of a damaged directory
         raise ValueError(f"its directory cannot be read: {one_line(error)}") from None
     width, height = tags[Tag.ImageWidth], tags[Tag.ImageLength]
-    needed = max(_ends(tags, width, height, len(data)))
+    needed = max(_ends(tags, width, height, data))
     if needed > len(data):
         raise ValueError(f"truncated: its pixels need {needed} bytes and it has {len(data)}")
     # Tiles are unpacked whole, also where most of one lies outside.
@@ -82,7 +90,7 @@ def measure_tiff(data: bytes) -> tuple[int, int]:
     return math.ceil(width / across) * across, math.ceil(height / down) * down
 
 
-def _ends(tags: TiffImagePlugin.ImageFileDirectory_v2, width: int, height: int, length: int) -> list[int]:
+def _ends(tags: TiffImagePlugin.ImageFileDirectory_v2, width: int, height: int, data: bytes) -> list[int]:
     """Return the byte after each strip or tile; raise ValueError when they do not cover the image, or overlap."""
     tiled = Tag.StripOffsets not in tags
     if tiled:
@@ -97,11 +105,15 @@ def _ends(tags: TiffImagePlugin.ImageFileDirectory_v2, width: int, height: int, 
     per_plane = math.ceil(width / columns) * math.ceil(height / rows)
     if len(offsets) < per_plane * (samples if planar else 1):
         raise ValueError("truncated: it has too few strips or tiles for its size")
-    if tags.get(Tag.Compression, _UNCOMPRESSED) != _UNCOMPRESSED:
+    compression = tags.get(Tag.Compression, _UNCOMPRESSED)
+    if compression != _UNCOMPRESSED:
         lengths = _numbers(tags, Tag.TileByteCounts if tiled else Tag.StripByteCounts)
         ends = [start + size for start, size in zip_longest(offsets, lengths, fillvalue=0)]
-        if max(ends) <= length and sum(lengths) > 2 * length:  # each is read whole, however small what is in it
-            raise ValueError("its strips or tiles overlap")
+        if max(ends) <= len(data):
+            if sum(lengths) > 2 * len(data):  # each is read whole, however small what is in it
+                raise ValueError("its strips or tiles overlap")
+            if compression in _JPEG:
+                check_scans(sum(map(data.count, repeat(START_OF_SCAN), offsets, ends)), columns * rows)
         return ends
     # Stored lengths are not to be trusted when nothing is compressed, since no reader needs them then.
     bits = _numbers(tags, Tag.BitsPerSample, 1)
