@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import CaptionOptions, CaptionSettings, make_options
-from captioner.captioning.output.parts import Parts
+from captioner.captioning.output.parts import UNIT, Parts
 from captioner.captioning.records import Origin, Record, error_record
 from captioner.captioning.units import Unit, Units, caption_unit
 from captioner.files import one_line
@@ -30,7 +30,6 @@ from captioner.model.confidence import find_calibration
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-UNIT = 1000  # images: some ten seconds of a worker, which is what is lost when it dies
 ATTEMPTS = 3  # to caption a unit, after which its images are tried apart, and to start a worker
 
 

@@ -7,7 +7,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from captioner.captioning.options import SETTINGS
-from captioner.captioning.output.parts import FORMATS
+from captioner.captioning.output.parts import FORMATS, UNIT
 from captioner.commands.arguments import add_model_argument, add_search_arguments, add_setting, read_search
 from captioner.commands.messages import complain, say
 from captioner.commands.parser import UsageError, add_command, positive
@@ -29,14 +29,24 @@ def add_cluster(commands: Any) -> None:
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders of paths too")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder or URL for the part files")
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of the parts (default: %(default)s)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="format of the part files (default: %(default)s)"
+    )
     add_model_argument(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     group = parser.add_argument_group("cluster")
-    group.add_argument("--workers", type=positive, metavar="N", help="workers (default: as many as there is room for)")
+    group.add_argument(
+        "--workers", type=positive, metavar="N", help="number of workers (default: as many as there is room for)"
+    )
     group.add_argument("--cores", type=positive, default=1, metavar="N", help="cores of each worker (default: 1)")
     group.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs of each worker, or a share of one")
-    group.add_argument("--unit", type=positive, metavar="N", help="images that a worker takes at a time")
+    group.add_argument(
+        "--unit",
+        type=positive,
+        default=UNIT,
+        metavar="N",
+        help="images that a worker takes at a time, for one part file",
+    )
     searching = parser.add_argument_group("search")
     add_setting(searching, "n_best")
     add_search_arguments(searching)
@@ -51,7 +61,7 @@ def run_cluster(options: argparse.Namespace) -> int:
     folder = find_model(options.model)
     if importlib.util.find_spec("ray") is None:
         raise ValueError("captioner cluster needs ray, which is not installed: pip install 'captioner[ray]'")
-    from captioner.ray import UNIT, caption_dataset
+    from captioner.ray import caption_dataset
 
     settings: dict[str, Any] = {name: getattr(options, name, None) for name in (*SETTINGS, "sample")}
     del settings["workers"]
@@ -63,7 +73,7 @@ def run_cluster(options: argparse.Namespace) -> int:
         workers=options.workers,
         cores=options.cores,
         gpus=options.gpus,
-        unit=options.unit or UNIT,
+        unit=options.unit,
         recursive=options.recursive,
         listen=_Listener(options.quiet),
         **settings,

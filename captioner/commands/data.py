@@ -27,7 +27,11 @@ def add_describe(commands: Any) -> None:
     parser = add_command(commands, "describe", run_describe, "count and check the images and captions of a data set")
     add_dataset_arguments(parser)
     parser.add_argument(
-        "--min-count", type=positive, default=5, metavar="N", help="vocabulary: words that occur at least N times"
+        "--min-count",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="count words that occur at least N times as the vocabulary",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a report")
     parser.add_argument("--histogram", type=Path, metavar="PNG", help="also draw a histogram of caption lengths")
@@ -67,7 +71,7 @@ def add_features(commands: Any) -> None:
     parser.add_argument("--split", help="encode only this split (default: all)")
     parser.add_argument("--flips", action="store_true", help="also encode every image mirrored, for augmentation")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the caches (default: features/NAME-OF-DATA)")
-    parser.add_argument("--engine", choices=ENGINES, default="auto", help="what runs the encoder")
+    parser.add_argument("--engine", choices=ENGINES, default="auto", help="runtime of the encoder")
     add_device_argument(parser)
     add_setting(parser, "workers")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")

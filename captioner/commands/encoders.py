@@ -19,7 +19,7 @@ def add_inspect(commands: Any) -> None:
     """Add `captioner inspect`."""
     parser = add_command(commands, "inspect", run_inspect, "show the regions and the classes that an encoder sees")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="images or folders of images")
-    parser.add_argument("--recursive", action="store_true", help="search subfolders too")
+    parser.add_argument("-r", "--recursive", action="store_true", help="search subfolders too")
     add_encoder_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="also draw a figure of each image into this folder")
 

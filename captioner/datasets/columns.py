@@ -1,4 +1,4 @@
-"""What the columns of one's own captions may be called, and what their values mean."""
+"""What the columns of users' captions may be called, and what their values mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of one's own captions: metadata files with a line per image, and text files beside the images."""
+"""Readers of captions that users bring: metadata files with a line per image, and text files beside the images."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def find_paper_rows(data: str, format: str, split: str, images: int) -> PaperRow
 
 
 def _known_name(data: str, format: str) -> str | None:
-    # "COCO 2017", "flickr8k (Karpathy)"; the name of a folder of one's own, in the other formats, proves little.
+    # "COCO 2017", "flickr8k (Karpathy)"; the name of a user's folder, in the other formats, proves little.
     if format == "captions-txt":
         return next((known for known in PAPER if data.lower() == known.lower()), None)
     names = PAPER if format != "metadata" else ()

@@ -20,6 +20,7 @@ from captioner.images.remote import Storage, open_storage
 from captioner.images.sources import name_key
 
 FORMATS = ("parquet", "jsonl")
+UNIT = 1000  # images of a part: some ten seconds of a worker, which is what is lost when it dies
 ABOUT, LOCK, PART = "dataset.json", "dataset.lock", "part-"
 _NAMES = ("file_name", "file_name_bytes", "shard")
 

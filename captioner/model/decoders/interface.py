@@ -43,7 +43,7 @@ class State:
         return self._map(lambda tensor: tensor[index])
 
     def expand(self, captions: int) -> State:
-        """Return the state of so many captions of each image, where there is one that all of them go on from."""
+        """Return the state of so many captions of each image, where there is one that all of them continue."""
         return self._map(lambda tensor: tensor.expand(-1, captions, *tensor.shape[2:]))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> State:
@@ -122,7 +122,7 @@ class Decoder(nn.Module, ABC):
     ) -> Step:
         """Look at the regions and read one word of each caption. `logits` scores the next word.
 
-        `words` (B, N, X) are projected, see `embed`. With `parents` (B, K), K captions of each image go on from the N
+        `words` (B, N, X) are projected, see `embed`. With `parents` (B, K), K captions of each image continue the N
         states that these name, and share what does not depend on the word. Samples are drawn for `captions` of each
         image (default: N), of which those here are the first.
         """

@@ -218,7 +218,7 @@ class LSTMDecoder(Decoder):
         words = self.embed(caption_ids[:, :, :-1], randomness=randomness)  # (B, N, T): one product for all steps
         going = _active(mask) if mask is not None else [captions] * length
         steps: list[Step] = []
-        for active, gates in zip(going, words.projected.unbind(dim=2), strict=False):  # the n captions that go on
+        for active, gates in zip(going, words.projected.unbind(dim=2), strict=False):  # the n captions that continue
             steps.append(self.step(inputs, state.first(active), gates[:, :active], randomness, captions=captions))
             state = steps[-1].state
         joined = _join(steps, captions, length)

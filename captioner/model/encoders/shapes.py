@@ -16,7 +16,7 @@ from captioner.model.encoders import dinov2, tiny_vit
 from captioner.model.encoders.efficientnet_lite import InvertedResidual, SameConv
 
 Shape = tuple[int, int, int]  # (D, rows, columns)
-_KEEPING = (nn.BatchNorm2d, nn.ReLU6, tiny_vit.Convolutions, tiny_vit.WindowBlock, dinov2.Block)
+_SAME_SHAPE = (nn.BatchNorm2d, nn.ReLU6, tiny_vit.Convolutions, tiny_vit.WindowBlock, dinov2.Block)
 
 
 def output_shape(network: nn.Module, shape: Shape) -> Shape:
@@ -46,7 +46,7 @@ def probe(network: nn.Module, shape: Shape) -> Shape:
 def _by_rule(module: nn.Module, shape: Shape) -> Shape | None:
     """Return the shape after a module, None where there is no rule for it."""
     kind, (width, rows, columns) = type(module), shape
-    if kind in _KEEPING:
+    if kind in _SAME_SHAPE:
         return shape
     if isinstance(module, nn.Sequential):
         return _after(module, shape)

@@ -1,4 +1,4 @@
-"""Rows that several captions share: what is computed of a state is computed once, however many go on from it."""
+"""Rows that several captions share: what is computed of a state is computed once, however many continue it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def take_rows(table: Tensor, rows: Tensor) -> Tensor:
 
 
 class SharedRows:
-    """The P of B x N states that captions (B, K) go on from, as `parents` (B, K) into the N of their image say.
+    """The P of B x N states that captions (B, K) continue, as `parents` (B, K) into the N of their image say.
 
     In a beam about a third of the states have no child, and the others have several. The plain line that this replaces:
 

@@ -1,7 +1,7 @@
 """Beam search: batched over images and beams, on the decoder's step.
 
 The K beams of an image are K captions of it to the decoder, so its regions are shared and projected once, and beams
-that go on from the same one share what does not depend on their words. An image whose best captions are certain leaves
+that continue the same one share what does not depend on their words. An image whose best captions are certain leaves
 the batch.
 """
 
@@ -76,7 +76,7 @@ def beam_search(
 
 @dataclass(frozen=True)
 class _GroupChoice:
-    """What one group of k beams goes on with, and which of its captions end."""
+    """How one group of k beams continues, and which of its captions end."""
 
     going: Choice  # (b, k)
     totals: Tensor  # (b, k) log probabilities of the captions so far, -inf for no beam
@@ -101,7 +101,7 @@ class _Beams:
         self.width = config.beam // config.groups
         self.inputs, self.state = decoder.start(regions)  # (b, 1, H)
         self.images = torch.arange(len(regions), device=regions.device)  # (b,), those still in the batch
-        self.parents = self.images.new_zeros(len(regions), 1)  # (b, K), the state that each beam goes on from
+        self.parents = self.images.new_zeros(len(regions), 1)  # (b, K), the state that each beam continues
         self.words = torch.full_like(self.parents, START)  # (b, K), which it reads next
         self.history = self.parents.new_empty(len(regions), 1, 0)  # (b, K, t), which it has said
         dtype = torch.promote_types(regions.dtype, torch.float32)
@@ -113,7 +113,7 @@ class _Beams:
         self.finished: list[Finished] = []
 
     def advance(self) -> None:
-        """Read the word of each beam, choose the beams to go on with, and let images go that are finished."""
+        """Read the word of each beam, choose the beams to continue, and let images go that are finished."""
         step, logits = self.decoder.read(self.inputs, self.state, self.words, self.parents)  # (b, K, V)
         scores = next_word_scores(logits, self.history, self.config, self.content)  # (b, K, V)
         best = scores.amax(dim=-1)  # (b, K)
@@ -141,15 +141,15 @@ class _Beams:
             self._leave()
 
     def _choose(self, group: int, scores: Tensor, before: list[_GroupChoice]) -> _GroupChoice:
-        """Return what a group goes on with, by the scores (b, K, V) of the words to follow each beam.
+        """Return how a group continues, by the scores (b, K, V) of the words to follow each beam.
 
         `before` are the choices of the groups before it.
         """
         count = scores.shape[1] // self.config.groups or 1  # beams of this group; at first all groups have but one
         first = group * count if scores.shape[1] > 1 else 0
         totals = self.totals[:, first : first + count, None] + scores[:, first : first + count]  # (b, k, V)
-        # Twice as many as beams: each may end only once, so that all of them go on. What other groups said costs, and
-        # each of these words may put one way on of each beam behind others.
+        # Twice as many as beams: each may end only once, so that all of them continue. What other groups said costs,
+        # and each of these words may put one continuation of each beam behind others.
         others = sum(other.totals.shape[1] for other in before)
         totals, places = top_scores(totals.flatten(1), 2 * self.width + others * count)  # (b, c)
         parents, words = first + places // scores.shape[2], places % scores.shape[2]  # (b, c)

@@ -63,7 +63,7 @@ class Finished:
 class Choice:
     """The words that one step chose: k beams became K."""
 
-    parents: Tensor  # (B, K) the beam that each new beam goes on from
+    parents: Tensor  # (B, K) the beam that each new beam continues
     words: Tensor  # (B, K)
     log_probs: Tensor  # (B, K) of the words
 
