@@ -181,16 +181,27 @@ def read_json_object(path: str | os.PathLike[str], *, most: int) -> dict[str, An
     return content
 
 
+class JSONError(ValueError):
+    """Something is no JSON in UTF-8: its `source`, and the `reason`, such as "not valid JSON: Expecting value ..."."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)
+        self.source, self.reason = source, reason
+
+    def __str__(self) -> str:
+        return f"{self.source} is {self.reason}"
+
+
 def parse_json(text: str | bytes, source: str) -> Any:
-    """Return what JSON in UTF-8 says; a ValueError names its `source` and the position of what is wrong."""
+    """Return what JSON in UTF-8 says; a `JSONError` names its `source` and the position of what is wrong."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+        raise JSONError(source, f"not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
     except RecursionError:
-        raise ValueError(f"{source} is not valid JSON: it is nested too deeply") from None
+        raise JSONError(source, "not valid JSON: it is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"{source} is not valid JSON: {error}") from None
+        raise JSONError(source, f"not valid JSON: {error}") from None
 
 
 def digest(source: Path | bytes) -> str:

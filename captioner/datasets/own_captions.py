@@ -21,7 +21,7 @@ from captioner.datasets.columns import (
     split_name,
 )
 from captioner.datasets.parquet import parquet_rows
-from captioner.files import parse_json
+from captioner.files import JSONError, parse_json
 from captioner.images.finding import find_images
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
@@ -87,9 +87,9 @@ def _read_records(root: Path, path: Path, reading: Reading) -> list[tuple[str, R
 def _json_records(root: Path, path: Path, reading: Reading) -> Iterator[tuple[str, Record]]:
     for where, line in read_lines(root, path, reading):
         try:
-            record = parse_json(line, "it")
-        except ValueError as error:
-            reading.malformed(where, str(error).removeprefix("it is "))
+            record = parse_json(line, where)
+        except JSONError as error:
+            reading.malformed(where, error.reason)
             continue
         if isinstance(record, dict):
             yield where, record
