@@ -56,7 +56,7 @@ class Origin:
         wording = record.get("wording") or {}
         for name in {**wording, **self.wording}:
             if wording.get(name) != self.wording.get(name):
-                return f"with {name} {wording.get(name)!r}, not {self.wording.get(name)!r}"
+                return _difference(name, wording.get(name), self.wording.get(name))
         search = record.get("search")
         search = {**search} if isinstance(search, dict) else {}
         for name, value in _RETIRED.items():
@@ -64,11 +64,23 @@ class Origin:
                 del search[name]
         for name in {**search, **self.search}:
             if search.get(name) != self.search.get(name):
-                return f"with {name} {search.get(name)}, not {self.search.get(name)}"
+                return _difference(name, search.get(name), self.search.get(name))
         for name, wanted in (("attention", self.attention and self.needed), ("heads", self.heads)):
             if wanted and name not in record:
                 return f"without {name}"
         return None
+
+
+def _difference(name: str, recorded: object, wanted: object) -> str:
+    """Return in words how a setting differs; one that a side does not have, or that is just on, has no value."""
+
+    def shown(value: object) -> str:
+        return repr(printable(value)) if isinstance(value, str) and name != "method" else str(value)
+
+    if recorded is None:
+        return f"without {name}, not with it"
+    setting = name if recorded is True else f"{name} {shown(recorded)}"
+    return f"with {setting}, not {'without' if wanted is None else shown(wanted)}"
 
 
 def _model_name(record: Record) -> str:

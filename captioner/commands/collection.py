@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +20,19 @@ from captioner.images.patterns import expand_patterns, read_list
 from captioner.images.sources import Source
 
 STDIN = "-"  # the path that stands for an image, or for a list of paths, on standard input
+_ARCHIVE = re.compile(rb"PK\x03\x04|\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|Rar!|.{257}ustar", re.DOTALL)
+_WEB_PAGE = re.compile(rb"\s*<(!doctype\s|html|\?xml\s)", re.IGNORECASE)
+
+
+def _why_no_list(contents: bytes, *, null: bool) -> str | None:
+    """Return what standard input is, and what to do, where it holds neither an image nor a list of paths; else None."""
+    if _ARCHIVE.match(contents):
+        return "an archive; save it, and name the file: captioner caption FILE"
+    if _WEB_PAGE.match(contents):
+        return "a web page, not an image; check the address it came from"
+    if b"\0" in contents and not null:
+        return "no image that is read, and no list of paths (-0 reads one with NULs)"
+    return None
 
 
 class Collection:
@@ -39,10 +54,8 @@ class Collection:
             contents = sys.stdin.buffer.read()
             if find_format(contents) is not None or is_panasonic(contents):
                 self.piped = Source(f"stdin-{digest(contents)[:12]}", Path(STDIN), contents=contents)
-            elif b"\0" in contents and not null:
-                raise ValueError(
-                    "standard input is no image that is read, and no list of paths (-0 reads one with NULs)"
-                )
+            elif (problem := _why_no_list(contents, null=null)) is not None:
+                raise ValueError(f"standard input is {problem}")
             else:
                 self.listed = read_list(contents, null=null)
 
@@ -71,7 +84,8 @@ class Collection:
                 return
             missing = missing or source
         if missing is not None:
-            raise ValueError(f"{printable(missing.name)}: {missing.problem or 'no such file or folder'}")
+            none = "no such file or folder" if not glob.has_magic(missing.name) else "nothing matches this pattern"
+            raise ValueError(f"{printable(missing.name)}: {missing.problem or none}")
         raise self.nothing()
 
     def nothing(self) -> ValueError:

@@ -121,7 +121,7 @@ def test_a_record_of_another_origin_is_told_apart() -> None:
     assert ORIGIN.difference({**own, "attention": []}) is None
     theirs = {**own, "model": "f" * 16, "model_name": "theirs"}
     assert replace(ORIGIN, name="ours").difference(theirs) == "by theirs, not ours"
-    assert replace(ORIGIN, wording={"sentence": True}).difference(own) == "with sentence None, not True"
+    assert replace(ORIGIN, wording={"sentence": True}).difference(own) == "without sentence, not with it"
     assert ORIGIN.difference({**own, "wording": {"prefix": "x"}}) == "with prefix 'x', not None"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "beam": 3}}) == "with beam 3, not 5"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not None"

@@ -227,6 +227,7 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
         ("has captions with n_best 1, not 2", {"more": ["--n-best", "2"]}),
         ("has captions with method beam, not sample", {"more": ["--sample"]}),
         ("has captions without attention", {"more": ["--attention"]}),
+        ("has captions without sentence, not with it; choose", {"more": ["--sentence"]}),
     ):
         arguments: dict[str, Any] = options
         assert caption("photos", "--out", "out", *arguments.get("more", []), model=arguments.get("model", "0")) == 1
@@ -236,6 +237,11 @@ def test_captions_of_another_making_are_never_taken_for_own(place: Path, capsys:
         assert tree(place / "out") == written
     assert caption("photos", "--out", "out", "--existing", "error") == 1
     assert capsys.readouterr().err.startswith("captioner: out/captions.jsonl has captions already; ")
+    assert caption("photos", "--out", "worded", "--sentence", "--prefix", "a photo: ") == 0
+    assert caption("photos", "--out", "worded", "--prefix", "a photo: ") == 1
+    assert "has captions with sentence, not without; choose another folder" in capsys.readouterr().err
+    assert caption("photos", "--out", "worded", "--sentence", "--prefix", "art: ") == 1
+    assert "has captions with prefix 'a photo: ', not 'art: '; choose" in capsys.readouterr().err
     assert caption("photos/more", "--out", "out", "--existing", "overwrite", model="1") == 0
     records = read(place / "out" / "captions.jsonl")
     assert len({record["model"] for record in records[:5]}) == 1

@@ -168,6 +168,7 @@ def test_what_is_left_out_of_archives_and_subfolders_is_named_too(
     [
         ("https://example.org/a.jpg", "https://example.org/a.jpg: a URL; download it first, or pipe it: curl -sL"),
         ("missing", "missing: no such file or folder"),
+        ("photos/*.heif", "photos/*.heif: nothing matches this pattern"),
         ("photos.7z", "photos.7z: an archive of a kind that is not read; unpack it first and name the folder"),
         ("empty.tar.gz", "empty.tar.gz: empty file"),
         ("empty", "no images in empty\n"),
@@ -203,6 +204,13 @@ def test_an_image_from_a_pipe(place: Path, capsys: pytest.CaptureFixture[str], m
     [
         (b"", "standard input is empty; pipe an image into it, or a list of paths"),
         (b"8BPS\0\1", "standard input is no image that is read, and no list of paths (-0 reads one with NULs)"),
+        (b"PK\x03\x04\x14\0", "standard input is an archive; save it, and name the file: captioner caption FILE"),
+        (b"\x1f\x8b\x08", "standard input is an archive; save it, and name the file: captioner caption FILE"),
+        (
+            b"a.jpg".ljust(257, b"\0") + b"ustar",
+            "standard input is an archive; save it, and name the file: captioner caption FILE",
+        ),
+        (b"\n<!DOCTYPE html>", "standard input is a web page, not an image; check the address it came from"),
     ],
 )
 def test_a_pipe_without_an_image(
