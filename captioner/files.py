@@ -25,6 +25,8 @@ except ImportError:  # Windows: two runs in one folder are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
 LONGEST_MESSAGE = 4000  # letters
+MOST_LEVELS = 100  # of JSON: what goes through values level by level, as a copy does, gives up at some hundreds
+_DEEP = "it is nested too deeply"
 CAN_LOCK = fcntl is not None
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _OF_ALL_FILES = (*_FULL, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -195,13 +197,32 @@ class JSONError(ValueError):
 def parse_json(text: str | bytes, source: str) -> Any:
     """Return what JSON in UTF-8 says; a `JSONError` names its `source` and the position of what is wrong."""
     try:
-        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
+        return plain_json(text)
     except UnicodeDecodeError as error:
         raise JSONError(source, f"not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
-    except RecursionError:
-        raise JSONError(source, "not valid JSON: it is nested too deeply") from None
     except ValueError as error:
         raise JSONError(source, f"not valid JSON: {error}") from None
+
+
+def plain_json(text: str | bytes) -> Any:
+    """Return what JSON in UTF-8 says; raise ValueError where it is damaged, or nested so deeply that others give up."""
+    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    level = [values] if text.count("[") + text.count("{") > MOST_LEVELS else []
+    for _ in range(MOST_LEVELS if level else 0):
+        level = [
+            value
+            for each in level
+            if type(each) is list or type(each) is dict
+            for value in (each.values() if type(each) is dict else each)
+            if type(value) is list or type(value) is dict
+        ]
+    if level:
+        raise ValueError(_DEEP)
+    return values
 
 
 def digest(source: Path | bytes) -> str:

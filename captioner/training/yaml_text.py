@@ -12,6 +12,7 @@ import yaml
 # What YAML 1.1 takes for text and everyone for a number: no point, or an exponent without a sign.
 EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 MOST_ALIASES = 20  # seven levels of ten copies of each other would be ten million values
+MOST_VALUES = 100_000  # copies included: of a long list, twenty aliases make millions too
 TEXT, NUMBER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
@@ -20,7 +21,9 @@ def parse_yaml(text: str, source: str) -> Any:
     try:
         loader = _Loader(text)
         document = loader.get_single_node()
-        for node in _nodes(document):
+        for count, node in enumerate(_nodes(document)):
+            if count >= MOST_VALUES:
+                raise yaml.MarkedYAMLError(problem=f"more than {MOST_VALUES:,} values, with those that aliases copy")
             if isinstance(node, yaml.MappingNode):
                 _check_keys(node)
             elif _is_exponent(node) and not node.style:

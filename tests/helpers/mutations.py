@@ -19,12 +19,14 @@ from captioner.files import printable_line
 
 MOST_MEMORY = 400_000  # kilobytes that reading a small bad file may add to the most that the process has had
 DEEP = "[" * 50_000 + "]" * 50_000
+NEST = "a nest"  # stands for what is deeper than is read, but not too deep for a parser of JSON
 # In place of good values: other types, ends of ranges, things that are no numbers, names that lead elsewhere.
 ODD: tuple[Any, ...] = (
     None, True, 0, -1, 1, 2**31, 2**63, 10**18, 10**400, 0.5, -0.0, 1e30, math.nan, math.inf, -math.inf, "", " ", "0",
     "5", "text", "nan", "x" * 5000, "\x1b[31mred", "two\nlines", "\u202egnp.exe", "\ud800", "\0", "../../etc/passwd",
     "/dev/zero", "timm/hf-hub:evil/model", "timm/local-dir:/tmp", "timm/../evil", "os:system", "imagenet", "random",
     "/tmp/gone.safetensors", [], {}, [[]], [None], {"": None}, [1, 2, 3], {"name": 5}, [10**400], list(range(1000)),
+    NEST,
 )  # fmt: skip
 
 
@@ -80,6 +82,7 @@ def mutate_json(value: Any, chance: random.Random) -> bytes:
     if change < 0.03:
         return DEEP.encode()
     text = json.dumps(mutate_values(value, chance) if change < 0.8 else value).encode()
+    text = text.replace(json.dumps(NEST).encode(), b"[" * 400 + b"]" * 400)
     return text if change < 0.8 else mutate_bytes(text, chance)
 
 
