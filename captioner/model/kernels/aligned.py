@@ -32,8 +32,8 @@ class _Product(Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         words, step = len(weight), LINE // inputs.dtype.itemsize
-        wide = inputs.new_empty(len(inputs), -(-words // step) * step)  # (R, V + a few)
-        outputs = wide[:, :words]  # (R, V)
+        # Not the left of a wider tensor: who changes a view in place would be refused.
+        outputs = inputs.new_empty_strided((len(inputs), words), (-(-words // step) * step, 1))  # (R, V)
         torch.addmm(bias, inputs, weight.t(), out=outputs)
         return outputs
 

@@ -25,6 +25,15 @@ def test_scores_and_gradients_are_those_of_the_layer(words: int, dtype: torch.dt
     assert ours[0].stride(1) * dtype.itemsize % 64 == 0
 
 
+def test_scores_may_be_changed_in_place() -> None:
+    layer = nn.Linear(E, 11)
+    outputs = aligned_linear(layer, torch.randn(4, 3, E))  # (B, N, V)
+    outputs[0][:, [1, 2]] = -torch.inf
+    outputs.softmax(dim=-1)[..., 0].sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.isfinite().all()
+
+
 def test_half_precision_is_left_to_the_layer() -> None:
     layer = nn.Linear(E, 11)
     with torch.autocast("cpu", torch.bfloat16):
