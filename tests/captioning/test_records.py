@@ -122,11 +122,11 @@ def test_a_record_of_another_origin_is_told_apart() -> None:
     theirs = {**own, "model": "f" * 16, "model_name": "theirs"}
     assert replace(ORIGIN, name="ours").difference(theirs) == "by theirs, not ours"
     assert replace(ORIGIN, wording={"sentence": True}).difference(own) == "without sentence, not with it"
-    assert ORIGIN.difference({**own, "wording": {"prefix": "x"}}) == "with prefix 'x', not None"
+    assert ORIGIN.difference({**own, "wording": {"prefix": "x"}}) == "with prefix 'x', not without"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "beam": 3}}) == "with beam 3, not 5"
-    assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not None"
+    assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "seed": 3}}) == "with seed 3, not without"
     assert ORIGIN.difference({**own, "search": {**ORIGIN.search, "unknown": False}}) is None  # of an earlier version
-    assert ORIGIN.difference({**own, "search": None}) == "with method None, not beam"
+    assert ORIGIN.difference({**own, "search": None}) == "without method, not with it"
     assert replace(ORIGIN, attention=True).difference(own) == "without attention"
     assert replace(ORIGIN, attention=True, needed=False).difference(own) is None
 
