@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from captioner.datasets.dataset import CaptionedImage, load_dataset
+from captioner.images.opening import open_image
 from captioner.model.encoders.region_cache import RegionCache
 
 BLOCK = 512  # images that are compared, or read, at a time
@@ -65,8 +66,7 @@ def draw_sheet(pairs: Sequence[Pair], path: Path) -> None:
         x, y = index % 2 * width, index // 2 * height
         ImageDraw.Draw(sheet).text((x + 4, y + 2), f"{value:.4f}", fill="black")
         for place, image in enumerate(images):
-            with Image.open(image.path) as opened:
-                sheet.paste(opened.convert("RGB").resize((TILE, TILE)), (x + place * TILE, y + LINE))
+            sheet.paste(open_image(image.path).resize((TILE, TILE)), (x + place * TILE, y + LINE))
     sheet.save(path)
 
 

@@ -96,14 +96,14 @@ class Criterion:
         settings = self.recipe.loss
         losses, nll = word_losses(outputs.logits, part.caption_ids[:, :, 1:][part.mask], settings.smoothing)  # (W,)
         share = part.caption_share if settings.reduction == "sum" else part.word_share
-        entropy = cross_entropy(losses, part.captions, reduction=settings.reduction) * share
+        word_loss = cross_entropy(losses, part.captions, reduction=settings.reduction) * share
         there = Regions.of(regions).mask  # (b, L)
         reduction = settings.penalty_reduction
         penalty = doubly_stochastic_penalty(outputs.alpha, part.mask, reduction=reduction, regions=there)
         penalty = penalty * part.caption_share
-        loss = entropy + settings.penalty * penalty if settings.penalty else entropy
+        loss = word_loss + settings.penalty * penalty if settings.penalty else word_loss
         numbers = {
-            "cross_entropy": entropy.item(),
+            "cross_entropy": word_loss.item(),
             "penalty": penalty.item(),
             "attention_entropy": attention_entropy(outputs.alpha.detach(), part.mask).item() * part.word_share,
             "residual": self._residual(outputs, part, penalty, there),
@@ -206,10 +206,10 @@ class Criterion:
         loss, numbers = self._self_critical(part, regions, rewards)
         if taught is None:
             return loss, numbers
-        entropy, parts = self.teacher_forcing(taught, regions, move_baseline)
-        total = loss + self.recipe.self_critical.cross_entropy * entropy
+        taught_loss, more = self.teacher_forcing(taught, regions, move_baseline)
+        total = loss + self.recipe.self_critical.cross_entropy * taught_loss
         told = (*SELF_CRITICAL, "attention_entropy")  # of the sampled captions
-        kept = {name: value for name, value in parts.items() if name not in told}
+        kept = {name: value for name, value in more.items() if name not in told}
         return total, numbers | kept | {"self_critical": numbers["loss"], "loss": total.item()}
 
     def _self_critical(self, part: Part, regions: Tensor | Regions, rewards: Rewards) -> tuple[Tensor, Numbers]:

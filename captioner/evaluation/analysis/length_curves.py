@@ -120,19 +120,19 @@ def length_curves(
         for name, candidates in models.items()
     }
     scored: dict[str, list[BucketScores]] = {name: [] for name in models}
-    draws: dict[str, list[dict[str, Values]]] = {name: [] for name in models}
+    resampled: dict[str, list[dict[str, Values]]] = {name: [] for name in models}
     first, *others = models
     for place, rows in enumerate(members):
         for name, images in measured.items():
             inside = _Images(images.statistics[rows], images.cider[rows])
-            # Each bucket has draws of its own, the same for all models.
-            draws[name].append(bootstrap(inside, len(rows), resamples=resamples, seed=seed + place))
-            before = (scored[first][place], draws[first][place]) if name != first else None
-            scored[name].append(_score(inside, draws[name][place], before))
+            # Each bucket has its resamples, the same for all models.
+            resampled[name].append(bootstrap(inside, len(rows), resamples=resamples, seed=seed + place))
+            before = (scored[first][place], resampled[first][place]) if name != first else None
+            scored[name].append(_score(inside, resampled[name][place], before))
     return LengthCurves(
         tuple(_bucket(lengths[rows]) for rows in members),
         {name: tuple(scores) for name, scores in scored.items()},
-        {name: _trend(scored[name], draws[name], draws[first]) for name in others} if len(members) > 1 else {},
+        {name: _trend(scored[name], resampled[name], resampled[first]) for name in others} if len(members) > 1 else {},
     )
 
 
@@ -156,32 +156,32 @@ def _bucket(lengths: Values) -> Bucket:
 
 
 def _score(
-    images: _Images, drawn: dict[str, Values], first: tuple[BucketScores, dict[str, Values]] | None
+    images: _Images, resampled: dict[str, Values], first: tuple[BucketScores, dict[str, Values]] | None
 ) -> BucketScores:
-    """Score one model in one bucket; `first` are the scores and the draws of the first model there."""
+    """Score one model in one bucket; `first` are the scores and the resampled scores of the first model there."""
     everything = images.resample(np.arange(len(images.cider))[None])
     scores = {metric: float(values[0]) for metric, values in everything.items()}
-    intervals = {metric: find_interval(values) for metric, values in drawn.items()}
+    intervals = {metric: find_interval(values) for metric, values in resampled.items()}
     against = {}
     if first is not None:
-        other, other_draws = first
+        other, other_resampled = first
         against = {
-            metric: find_difference(other.scores[metric], scores[metric], other_draws[metric], drawn[metric])
+            metric: find_difference(other.scores[metric], scores[metric], other_resampled[metric], resampled[metric])
             for metric in scores
         }
     return BucketScores(float(images.statistics[:, -2].mean()), scores, intervals, against)
 
 
 def _trend(
-    scored: Sequence[BucketScores], draws: Sequence[dict[str, Values]], first: Sequence[dict[str, Values]]
+    scored: Sequence[BucketScores], resampled: Sequence[dict[str, Values]], first: Sequence[dict[str, Values]]
 ) -> dict[str, Difference]:
     """Return how the lead over the first model differs between the last bucket and the first."""
     return {
         metric: find_difference(
             scored[0].against[metric].value,
             scored[-1].against[metric].value,
-            draws[0][metric] - first[0][metric],
-            draws[-1][metric] - first[-1][metric],
+            resampled[0][metric] - first[0][metric],
+            resampled[-1][metric] - first[-1][metric],
         )
         for metric in METRICS
     }

@@ -1,7 +1,7 @@
 """Bootstrap over images (Efron, 1979): how far a score, or the difference of two, would move with other images.
 
 A resample draws as many images as there are, with replacement, and scores them anew. Two systems are compared on the
-same draws, so that what makes an image hard for both cancels out.
+same resamples, so that what makes an image hard for both cancels out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 RESAMPLES = 1000
 LEVEL = 0.95  # share of the resamples inside an interval
 SIGNIFICANT = 0.05  # p values below are of differences that are unlikely to be chance
-BLOCK = 50  # resamples drawn at a time; part of what a seed means, for the draws depend on it
+BLOCK = 50  # resamples drawn at a time; part of what a seed means, for the resamples depend on it
 
 Values = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ class Difference:
 
 
 def bootstrap(scores: Resampled, images: int, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Values]:
-    """Return each metric (R,) on R resamples of the images; the same `images` and `seed` give the same draws."""
+    """Return each metric (R,) on R resamples of the images; the same `images` and `seed` give the same resamples."""
     if images < 1 or resamples < 1:
         raise ValueError(f"{resamples} resamples of {images} images; both must be at least 1")
     chance = np.random.default_rng(seed)
@@ -78,9 +78,9 @@ def find_interval(values: Values) -> Interval:
 
 
 def find_difference(first: float, second: float, first_values: Values, second_values: Values) -> Difference:
-    """Return by how much `second` is above `first`; their values (R,) are of the same draws of images."""
+    """Return by how much `second` is above `first`; their values (R,) are of the same resamples of images."""
     if first_values.shape != second_values.shape:
-        raise ValueError(f"{len(first_values)} and {len(second_values)} resamples; a pair needs the same draws")
+        raise ValueError(f"{len(first_values)} and {len(second_values)} resamples; a pair needs the same resamples")
     moved = second_values - first_values  # (R,)
     rarer = min(int((moved <= 0).sum()), int((moved >= 0).sum()))
     p = min(1.0, 2 * (rarer + 1) / (len(moved) + 1))

@@ -36,7 +36,7 @@ def build_trunk(level: str = "stride14") -> nn.Sequential:
     """Return the network with random weights: (B, 3, S, S) -> (B, D, rows, columns), D 384, with class token 768."""
     if level not in LEVELS:
         raise ValueError(f"dinov2-small has no layer {level}; choose from {', '.join(LEVELS)}")
-    regions = Regions(averaged=level.startswith("stride28"), joined=level.endswith("+class"))
+    regions = RegionMap(averaged=level.startswith("stride28"), joined=level.endswith("+class"))
     return nn.Sequential(Patches(), *(Block() for _ in range(DEPTH)), regions)
 
 
@@ -136,7 +136,7 @@ class Scale(nn.Module):
         return tokens * self.gamma
 
 
-class Regions(nn.Module):
+class RegionMap(nn.Module):
     """Tokens to the map of regions: the last norm; 2 x 2 patches averaged, the class token joined to each region."""
 
     def __init__(self, *, averaged: bool, joined: bool) -> None:

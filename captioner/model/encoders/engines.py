@@ -28,7 +28,7 @@ PART = 2  # images
 EIGHT_BITS = ("dinov2-small",)  # encoders that lose next to nothing by it
 
 Pixels = Sequence[NDArray[np.uint8]]
-Regions = NDArray[np.float32 | np.float16]
+RegionArray = NDArray[np.float32 | np.float16]
 
 
 class Engine(ABC):
@@ -37,7 +37,7 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def __call__(self, pixels: Pixels) -> Regions:
+    def __call__(self, pixels: Pixels) -> RegionArray:
         """Return regions (B, L, D), the same for an image whatever batch it is in."""
 
     @abstractmethod
@@ -92,12 +92,12 @@ class TorchEngine(Engine):
         # A copy: the caller's encoder stays where and as it is.
         self.encoder = copy.deepcopy(encoder).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def __call__(self, pixels: Pixels) -> Regions:
+    def __call__(self, pixels: Pixels) -> RegionArray:
         """Return regions (B, L, D)."""
         # (B, S, S, 3) seen as (B, 3, S, S) is channels last as it lies.
         images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).to(self.device)
         with torch.inference_mode():
-            regions: Regions = self.encoder(images).to(self.dtype).cpu().contiguous().numpy()
+            regions: RegionArray = self.encoder(images).to(self.dtype).cpu().contiguous().numpy()
         return regions
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class OnnxEngine(Engine):
         self.threads = threads or available_cores()
         self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
-    def __call__(self, pixels: Pixels) -> Regions:
+    def __call__(self, pixels: Pixels) -> RegionArray:
         """Return regions (B, L, D), the same for an image whatever batch it is in."""
         size = min(self.part, -(-len(pixels) // self.threads))
         regions = np.empty((len(pixels), *self.shape), self.dtype)

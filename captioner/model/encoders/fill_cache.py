@@ -21,7 +21,7 @@ from captioner.images.geometry import Geometry
 from captioner.images.opening import ImageError
 from captioner.images.preprocessing import BOXES, Prepared, Preprocessing, read_ahead
 from captioner.model.encoders.encoder import Encoder
-from captioner.model.encoders.engines import Engine, Regions, make_engine
+from captioner.model.encoders.engines import Engine, RegionArray, make_engine
 from captioner.model.encoders.region_cache import (
     ANEW,
     BOXES_FILE,
@@ -100,10 +100,10 @@ def fill_cache(
 
 def _encode_ahead(
     images: Sequence[CaptionedImage], prepared: Iterator[Prepared | ImageError], encode: Engine
-) -> Generator[tuple[_Batch, Regions | None], None, None]:
+) -> Generator[tuple[_Batch, RegionArray | None], None, None]:
     """Yield batches of images as they were read, with the regions of the good ones, while the next are encoded."""
 
-    def encode_batch(batch: _Batch) -> tuple[_Batch, Regions | None]:
+    def encode_batch(batch: _Batch) -> tuple[_Batch, RegionArray | None]:
         pixels = [result.pixels for _, result in batch if isinstance(result, Prepared)]
         return batch, encode(pixels) if pixels else None
 
@@ -163,7 +163,7 @@ class Writer:
                 f"{self.folder}: {count:,} images need {needed / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free"
             )
 
-    def write(self, batch: _Batch, regions: Regions | None) -> list[str]:
+    def write(self, batch: _Batch, regions: RegionArray | None) -> list[str]:
         """Add a batch as it was read, with the regions of the good images; return why others are refused.
 
         A file that changed after the run began may have been read before or after that; its regions are not kept.

@@ -17,7 +17,7 @@ from captioner.images.opening import ImageError, upright_size
 from captioner.images.preprocessing import Prepared
 from captioner.model.config import IMPORTED
 from captioner.model.encoders.detections import Detection, DetectionFile, Floats, open_detections
-from captioner.model.encoders.engines import Regions
+from captioner.model.encoders.engines import RegionArray
 from captioner.model.encoders.fill_cache import BATCH, FillReport, Progress, Writer
 from captioner.model.encoders.imported import imported_encoder
 from captioner.model.encoders.region_cache import cache_folder, cache_identity
@@ -77,7 +77,7 @@ def import_regions(
         detected = _detections(sources, known, pending, longest, encoder.dimensions)
         while batch := list(islice(detected, BATCH)):
             good = [regions for _, result, regions in batch if isinstance(result, Prepared)]
-            regions: Regions | None = np.stack(good) if good else None
+            regions: RegionArray | None = np.stack(good) if good else None
             refused += writer.write([(image, result) for image, result, _ in batch], regions)
             done += len(batch)
             progress(before + done, before + len(pending))

@@ -122,7 +122,7 @@ def add_block(graph: Graph, block: dinov2.Block, value: str, shape: tuple[int, .
     return value
 
 
-def add_regions(graph: Graph, regions: dinov2.Regions, value: str, shape: tuple[int, ...]) -> str:
+def add_regions(graph: Graph, regions: dinov2.RegionMap, value: str, shape: tuple[int, ...]) -> str:
     """Add the way from DINOv2's tokens to its map of regions; `shape` (1, 384, 1, 1 + P) is that of its input."""
     count = shape[-1]
     side = regions.side(count)
@@ -144,7 +144,7 @@ WRITERS: dict[type[nn.Module], Writer] = {
     WindowBlock: add_window_block,
     dinov2.Patches: add_patches,
     dinov2.Block: add_block,
-    dinov2.Regions: add_regions,
+    dinov2.RegionMap: add_regions,
 }
 
 

@@ -62,7 +62,7 @@ def _by_rule(module: nn.Module, shape: Shape) -> Shape | None:
         return joined + module.conv3.out_channels, math.ceil(rows / 2), math.ceil(columns / 2)
     if isinstance(module, dinov2.Patches) and rows == columns and rows % dinov2.PATCH == 0:
         return dinov2.WIDTH, 1, 1 + (rows // dinov2.PATCH) ** 2
-    if isinstance(module, dinov2.Regions):
+    if isinstance(module, dinov2.RegionMap):
         side = module.side(columns) // (2 if module.averaged else 1)
         return dinov2.WIDTH * (2 if module.joined else 1), side, side
     return None

@@ -80,7 +80,7 @@ def test_intervals_hold_the_scores_and_draws_are_paired(curves: LengthCurves) ->
             for metric, score in own.scores.items():
                 assert own.intervals[metric].low - 1e-9 <= score <= own.intervals[metric].high + 1e-9
     first = curves.models["steady"][0].against["bleu4"]
-    # The same captions on the same draws: no difference, and none by chance.
+    # The same captions on the same resamples: no difference, and none by chance.
     assert (first.value, first.interval.low, first.interval.high) == (0.0, 0.0, 0.0)
     assert curves.models["tiring"][0].against == {}
 

@@ -97,5 +97,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         bootstrap(Means(np.empty(0)), 0)
     with pytest.raises(ValueError, match="0 resamples of 3 images"):
         bootstrap(Means(np.zeros(3)), 3, resamples=0)
-    with pytest.raises(ValueError, match="2 and 3 resamples; a pair needs the same draws"):
+    with pytest.raises(ValueError, match="2 and 3 resamples; a pair needs the same resamples"):
         find_difference(0, 0, np.zeros(2), np.zeros(3))
