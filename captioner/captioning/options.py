@@ -44,8 +44,8 @@ class CaptionOptions:
     """
 
     search: SearchConfig = field(default_factory=SearchConfig)
-    n_best: int = setting(1, "return the N best captions per image", least=1, served=(1, 20))
-    seed: int = setting(0, "seed for sampling", "SEED", method="sample", served=(-(2**63), 2**63 - 1))
+    n_best: int = setting(1, "return the N best captions per image", least=1, http=(1, 20))
+    seed: int = setting(0, "seed for sampling", "SEED", method="sample", http=(-(2**63), 2**63 - 1))
     batch_size: int | None = setting(None, "caption N images at a time (default: chosen automatically)", least=1)
     workers: int | None = setting(None, "decode images in N threads (default: one per core)", least=1)
     heads: bool = False

@@ -191,10 +191,10 @@ def save_checkpoint(
     if training is not None:
         check_plain("training", training.values, finite=False)
         contents["training"] = serialise(training.tensors, {"values": json.dumps(training.values)})
-    parts = {each.name: each.write(getattr(checkpoint, each.name)) for each in FIELDS}
-    for name, part in parts.items():
-        check_plain(name, part)
-    write_folder(Path(folder), parts, contents)
+    values = {each.name: each.write(getattr(checkpoint, each.name)) for each in FIELDS}
+    for name, value in values.items():
+        check_plain(name, value)
+    write_folder(Path(folder), values, contents)
 
 
 def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:

@@ -33,13 +33,13 @@ TENSOR_FILE = re.compile(r"(decoder|encoder|training)-[0-9a-f]{12}\.safetensors"
 UNFINISHED_FILE = re.compile(rf"({TENSOR_FILE.pattern}|{re.escape(MANIFEST)})\.\d+\.unfinished")
 
 
-def write_folder(folder: Path, parts: dict[str, Any], contents: dict[str, bytes]) -> None:
-    """Put a manifest of `parts`, and files of `contents` by role, in place of those there; all of them, or none."""
+def write_folder(folder: Path, values: dict[str, Any], contents: dict[str, bytes]) -> None:
+    """Put a manifest of `values`, and files of `contents` by role, in place of those there; all of them, or none."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         files = {role: _write_file(folder, role, data) for role, data in contents.items()}
         sync_folder(folder)  # the manifest must not reach the disk before the files that it names
-        manifest = {"format": FORMAT_VERSION, "captioner": __version__, **parts, "files": files}
+        manifest = {"format": FORMAT_VERSION, "captioner": __version__, **values, "files": files}
         write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     except BaseException:
         with contextlib.suppress(OSError, ValueError):

@@ -259,30 +259,28 @@ class SearchConfig:
     """
 
     method: str = "beam"
-    beam: int = setting(5, "follow the K most probable captions at once", "K", method="beam", least=1, served=(1, 20))
-    groups: int = setting(1, "split the beam into N groups that must differ", method="beam", least=1, served=(1, 20))
+    beam: int = setting(5, "follow the K most probable captions at once", "K", method="beam", least=1, http=(1, 20))
+    groups: int = setting(1, "split the beam into N groups that must differ", method="beam", least=1, http=(1, 20))
     diversity: float = setting(
         0.5,
         "cost, in log probability, of a word that an earlier group chose at the same position",
         "COST",
         method="beam",
         least=0,
-        served=(0, 100),
+        http=(0, 100),
     )
     length_power: float = setting(
         0.9,
         "rank captions by log probability / length^P: 0 favours short ones, 1 long ones",
         "P",
         least=0,
-        served=(0, 10),
+        http=(0, 10),
     )
-    minimum_length: int = setting(1, "say at least N words", least=0, served=(0, 60))
-    maximum_length: int = setting(30, "say at most N words", least=1, served=(1, 60))
-    no_repeat: int = setting(
-        3, "never say the same N words in a row twice; 0 allows repetition", least=0, served=(0, 60)
-    )
+    minimum_length: int = setting(1, "say at least N words", least=0, http=(0, 60))
+    maximum_length: int = setting(30, "say at most N words", least=1, http=(1, 60))
+    no_repeat: int = setting(3, "never say the same N words in a row twice; 0 allows repetition", least=0, http=(0, 60))
     content_limit: int = setting(
-        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, served=(0, 60)
+        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, http=(0, 60)
     )
     temperature: float = setting(
         1.0,
@@ -290,14 +288,14 @@ class SearchConfig:
         "T",
         method="sample",
         above=0,
-        served=(0.05, 10),
+        http=(0.05, 10),
     )
     top_k: int = setting(
         0,
         "draw from the N most probable words only; 0 draws from all",
         method="sample",
         least=0,
-        served=(0, 1_000_000),
+        http=(0, 1_000_000),
     )
     top_p: float = setting(
         1.0,
@@ -306,7 +304,7 @@ class SearchConfig:
         method="sample",
         above=0,
         most=1,
-        served=(0.001, 1),
+        http=(0.001, 1),
     )
 
     def __post_init__(self) -> None:

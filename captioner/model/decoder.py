@@ -18,5 +18,5 @@ def make_decoder(
     check_parts(config, attention)
     if config.kind == "transformer":
         return TransformerDecoder(config, words, region_width)
-    kind = TwoLayerDecoder if config.layers == 2 else LSTMDecoder
-    return kind(config, attention, words, region_width, grid)
+    decoder = TwoLayerDecoder if config.layers == 2 else LSTMDecoder
+    return decoder(config, attention, words, region_width, grid)

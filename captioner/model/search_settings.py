@@ -19,8 +19,8 @@ from captioner.model.checks import SettingError
 class Setting:
     """What is known of a setting beside its name: its meaning, its range, and the `method` it belongs to, if one alone.
 
-    Its values are `least` or more, or more than `above`, and at most `most`. `served` is from where to where strangers
-    may choose over HTTP, None where they may not.
+    Its values are `least` or more, or more than `above`, and at most `most`. `http` is the narrower range in which
+    strangers may choose over HTTP, None where they may not.
     """
 
     help: str
@@ -29,7 +29,7 @@ class Setting:
     least: float
     above: float
     most: float
-    served: tuple[float, float] | None
+    http: tuple[float, float] | None
     default: Any
     name: str = ""
 
@@ -72,10 +72,10 @@ def setting(
     least: float = -math.inf,
     above: float = -math.inf,
     most: float = math.inf,
-    served: tuple[float, float] | None = None,
+    http: tuple[float, float] | None = None,
 ) -> Any:
     """Return a dataclass field that is a setting; see `Setting`. A default of None is of a whole number."""
-    about = Setting(help, metavar, method, least, above, most, served, default)
+    about = Setting(help, metavar, method, least, above, most, http, default)
     return field(default=default, metadata={"setting": about})
 
 

@@ -214,11 +214,11 @@ def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
 
 def _load_weights(decoder: Decoder, start: Checkpoint, recipe: Recipe, source: str, say: Callable[[str], None]) -> None:
     """Give a decoder the weights of a checkpoint; attention of another mode keeps those that both modes have."""
-    own = decoder.state_dict()
-    weights = _with_new_words(start, own)
+    wanted = decoder.state_dict()
+    weights = _with_new_words(start, wanted)
     if (before := start.attention.mode) != (mode := recipe.attention.mode):
-        anew = {name: value for name, value in own.items() if name.startswith(ATTENTION) and name not in weights}
-        weights = {name: value for name, value in weights.items() if name in own or not name.startswith(ATTENTION)}
+        anew = {name: value for name, value in wanted.items() if name.startswith(ATTENTION) and name not in weights}
+        weights = {name: value for name, value in weights.items() if name in wanted or not name.startswith(ATTENTION)}
         weights |= anew
         if anew:
             say(f"the model that this one starts from has attention.mode {before}: what only {mode} has starts anew")

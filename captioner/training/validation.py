@@ -68,11 +68,11 @@ def validate(
             found += [best for (best,) in beam_search(decoder, regions, config)]
             sums += _sum_losses(decoder, regions, images, vocabulary, loss.smoothing)
         tick(len(found), len(mine))
-    parts = processes.gather([[_on_cpu(hypothesis) for hypothesis in found], sums.tolist()])
+    shares = processes.gather([[_on_cpu(hypothesis) for hypothesis in found], sums.tolist()])
     hypotheses = [
-        parts[index % processes.count][0][index // processes.count] for index in range(len(validation.images))
+        shares[index % processes.count][0][index // processes.count] for index in range(len(validation.images))
     ]
-    losses, nll, words, captions = np.sum([part[1] for part in parts], axis=0).tolist()
+    losses, nll, words, captions = np.sum([share[1] for share in shares], axis=0).tolist()
     scores = _score(validation.images, hypotheses, vocabulary)
     scores["validation_loss"] = losses / (captions if loss.reduction == "sum" else words)
     scores["perplexity"] = math.exp(min(nll / words, 700.0))  # beyond which no float goes

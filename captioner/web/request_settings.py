@@ -13,9 +13,9 @@ from captioner.model.search_settings import Setting
 _TRUTHS = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
 # A public address must not ask for hours: ranges are narrower than those of the command line.
 SERVED = {
-    name: replace(about, least=about.served[0], most=about.served[1], above=-math.inf)
+    name: replace(about, least=about.http[0], most=about.http[1], above=-math.inf)
     for name, about in SETTINGS.items()
-    if about.served is not None
+    if about.http is not None
 }
 
 

@@ -242,9 +242,9 @@ def test_every_setting_reaches_the_search(name: str) -> None:
     )
     assert getattr(options.search, name) == value
     assert about.default == getattr(SearchConfig(), name)
-    assert about.served is not None
+    assert about.http is not None
     assert about.allows(about.default)
-    assert about.served[0] <= about.default <= about.served[1]
+    assert about.http[0] <= about.default <= about.http[1]
 
 
 def test_many_threads_may_ask_at_once(model: Captioner, photos: list[Path]) -> None:

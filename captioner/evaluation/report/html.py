@@ -80,15 +80,15 @@ def table(
     On a narrow screen it scrolls within its own frame.
     """
 
-    def kind(column: int) -> str | None:
+    def css_class(column: int) -> str | None:
         return None if column in wide else "number"
 
-    titles = (tag("th", title, scope="col", class_=kind(column)) for column, title in enumerate(head))
+    titles = (tag("th", title, scope="col", class_=css_class(column)) for column, title in enumerate(head))
     lines = [
         tag(
             "tr",
             *(
-                tag("td", cell, class_=kind(column)) if column else tag("th", cell, scope="row")
+                tag("td", cell, class_=css_class(column)) if column else tag("th", cell, scope="row")
                 for column, cell in enumerate(row)
             ),
         )

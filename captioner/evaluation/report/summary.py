@@ -80,7 +80,7 @@ def _standing(comparison: Comparison, best: Evaluation) -> list[Html]:
     second = find_best(others)
     differences = best.against(second)
     difference = differences[metric]
-    ahead = [name for name, each in differences.items() if each.is_significant and each.value > 0]
+    better = [name for name, each in differences.items() if each.is_significant and each.value > 0]
     verdict = (
         f"more than chance explains ({p_value(difference.p)})"
         if difference.is_significant
@@ -94,7 +94,7 @@ def _standing(comparison: Comparison, best: Evaluation) -> list[Html]:
                 f"That is {difference.value:.1f} above ",
                 name_of(second),
                 f" ({signed(low)} to {signed(high)}), {verdict}; it is significantly ahead of it in ",
-                f"{len(ahead)} of {len(differences)} scores.",
+                f"{len(better)} of {len(differences)} scores.",
             ]
         ),
     ]

@@ -164,11 +164,11 @@ class _DecoderGraph(GraphBuilder):
     def _self_attention(self, value: str, mixing: nn.MultiheadAttention) -> str:
         heads, depth = mixing.num_heads, mixing.head_dim
         cut = self.constant(np.array([0, self.regions, heads, depth], np.int64))
-        parts = []
+        split = []
         for weight, bias in zip(mixing.in_proj_weight.chunk(3), mixing.in_proj_bias.chunk(3), strict=True):
             part = self.add("Reshape", [self._product(value, weight, bias), cut])  # (B, L, heads, d)
-            parts.append(self.add("Transpose", [part], perm=[0, 2, 1, 3]))  # (B, heads, L, d)
-        query, key, values = parts
+            split.append(self.add("Transpose", [part], perm=[0, 2, 1, 3]))  # (B, heads, L, d)
+        query, key, values = split
         scaled = self.add("Mul", [query, self._number(depth**-0.5)])
         scores = self.add("MatMul", [scaled, self.add("Transpose", [key], perm=[0, 1, 3, 2])])  # (B, heads, L, L)
         attended = self.add("MatMul", [self.add("Softmax", [scores], axis=-1), values])  # (B, heads, L, d)
