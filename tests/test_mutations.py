@@ -17,6 +17,8 @@ from helpers.toy_captions import flat
 from helpers.toy_checkpoints import make_checkpoint
 from helpers.toy_learner import make_batch, make_learner, some_regions
 
+from captioner.captioning.corrections import correct_folder, read_corrections
+from captioner.captioning.output.tables import SIDECARS, TABLES
 from captioner.captioning.records import CAPTIONS, Origin, caption_record, read_lines, recorded_captions, to_line
 from captioner.commands.models import models_table
 from captioner.datasets.dataset import load_dataset
@@ -47,12 +49,14 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def try_all(folder: Path, write: Callable[[Path], object], spoil: Spoil, read: Read, cases: int = CASES) -> None:
-    """Write a good file, spoil it in many ways, and read it; some must be refused, or nothing was tried."""
+def try_all(
+    folder: Path, write: Callable[[Path], object], spoil: Spoil, read: Read, cases: int = CASES, share: int = 4
+) -> None:
+    """Write a good file, spoil it in many ways, and read it; one in `share` must be refused, or nothing was tried."""
     refused = 0
     for seed in range(cases):
         place = folder / str(seed)
-        place.mkdir()
+        place.mkdir(parents=True)
         write(place)
         assert seed or refusal_of(lambda place=place: read(place)) is None  # the good one
         spoil(place, random.Random(seed))
@@ -61,7 +65,7 @@ def try_all(folder: Path, write: Callable[[Path], object], spoil: Spoil, read: R
         except BaseException as error:
             error.add_note(f"case {seed}") if hasattr(error, "add_note") else None
             raise
-    assert refused > cases // 4
+    assert refused > cases // share
 
 
 def spoil_json(name: str) -> Spoil:
@@ -224,7 +228,21 @@ def test_records_that_were_changed(tmp_path: Path) -> None:
             for caption in recorded_captions(line.record):
                 caption.geometry.cell_box(0, 0, caption.attention.shape[1:])
 
-    try_all(tmp_path, write, spoil_lines(CAPTIONS), read)
+    try_all(tmp_path / "figures", write, spoil_lines(CAPTIONS), read)
+
+    def correct(folder: Path) -> None:
+        (folder / "mine.jsonl").write_text('{"image": "a.jpg", "caption": "Mine."}\n{"image": "b.jpg", "caption": "x"}')
+        correct_folder(folder, folder / "mine.jsonl", lambda derived: derived.bring_up_to_date([*TABLES, *SIDECARS]))
+
+    try_all(tmp_path / "corrections", write, spoil_lines(CAPTIONS), correct, share=10)  # attention is not looked at
+
+
+def test_corrections_that_were_changed(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        lines = [{"image": f"{name}.jpg", "caption": "A dog of ours."} for name in "ab"]
+        (folder / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    try_all(tmp_path, write, spoil_lines("mine.jsonl"), lambda folder: read_corrections(folder / "mine.jsonl"))
 
 
 @pytest.mark.parametrize("kind", ["metadata", "coco", "karpathy", "splits"])

@@ -19,6 +19,7 @@ import numpy as np
 
 from captioner import files
 from captioner.captioning.caption import Caption
+from captioner.datasets.annotations import is_text
 from captioner.files import check_regular, naming_the_disk, open_regular, printable, replacing
 from captioner.images.finding import ARCHIVES, find_sources
 from captioner.images.sources import Source, name_key
@@ -162,13 +163,30 @@ def read_lines(path: Path) -> Iterator[Line]:
         if not line.endswith(b"\n"):
             return
         try:
-            record = json.loads(line)
+            record = files.plain_json(line)
             name = record_name(record)
             os.fsencode(name)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            _check(record)
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise ValueError(f"{path}:{number} is damaged: not a record; remove that line to continue") from None
         yield Line(name, record, offset, len(line))
         offset += len(line)
+
+
+def _check(record: Record) -> None:
+    """Raise ValueError where a record has not what its readers rely on; what figures need is looked at for these."""
+    others = record.get("alternatives", [])
+    is_sound = (
+        isinstance(record["file_name"], str)
+        and is_text(record["error"] if "error" in record else record["text"])
+        and is_text(record.get("model_text", ""))
+        and isinstance(others, list)
+        and all(isinstance(other, dict) and is_text(other["text"]) for other in others)
+        and all(isinstance(record.get(name) or {}, dict) for name in ("search", "wording", "file"))
+        and all(isinstance(record.get(name) or "", str) for name in ("model", "model_name"))
+    )
+    if not is_sound:
+        raise ValueError("its fields are not those of a record")
 
 
 class RecordFile:

@@ -107,10 +107,30 @@ def test_half_a_line_is_neither_read_nor_built_upon(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "nowhere.jsonl")) == []
 
 
-@pytest.mark.parametrize("line", [b"\0\0\0\n", b"{}\n", b"[1]\n", b'"x"\n', b"\n", b'{"file_name": 3}\n', b"\xff\n"])
+NO_RECORDS = [b"\0\0\0", b"{}", b"[1]", b'"x"', b"", b'{"file_name": 3}', b"\xff", b'{"file_name": "b"}']
+NO_FIELDS: list[dict[str, Any]] = [
+    {"text": 5},
+    {"text": "\ud800"},
+    {"model_text": None},
+    {"error": ["x"]},
+    {"file_name_bytes": "zz"},
+    {"file_name": None, "file_name_bytes": "62"},
+    {"alternatives": 0.5},
+    {"alternatives": ["x"]},
+    {"alternatives": [{}]},
+    {"search": 1e30},
+    {"wording": [1]},
+    {"file": "x"},
+    {"model": 5},
+    {"model_name": {"a": 1}},
+    {"deep": json.loads("[" * 120 + "]" * 120)},
+]
+
+
+@pytest.mark.parametrize("line", [*NO_RECORDS, *(json.dumps(record("b") | each).encode() for each in NO_FIELDS)])
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_bytes(to_line(record("a")) + line + to_line(record("b")))
+    path.write_bytes(to_line(record("a")) + line + b"\n" + to_line(record("b")))
     with pytest.raises(ValueError, match=r"x.jsonl:2 is damaged: not a record; remove that line"):
         list(read_lines(path))
 
