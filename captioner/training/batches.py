@@ -16,7 +16,7 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import PAD, Vocabulary
 from captioner.training.settings import BatchConfig
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 # What a seed is used for beside the run's number: streams that never meet.
 ORDER, DRAWS = 0, 1
 
@@ -27,8 +27,8 @@ class Corpus:
 
     images: tuple[CaptionedImage, ...]
     ids: NDArray[np.int32]  # of all captions end to end
-    starts: Numbers  # (captions + 1,), where each caption starts in `ids`
-    captions: Numbers  # (I + 1,), the first caption of each image
+    starts: Indices  # (captions + 1,), where each caption starts in `ids`
+    captions: Indices  # (I + 1,), the first caption of each image
 
     @classmethod
     def build(cls, images: Iterable[CaptionedImage], vocabulary: Vocabulary) -> Corpus:
@@ -44,7 +44,7 @@ class Corpus:
             np.concatenate([[0], np.cumsum([len(captions) for captions in encoded])]).astype(np.int64),
         )
 
-    def lengths(self) -> Numbers:
+    def lengths(self) -> Indices:
         """Return the length of each caption, markers included."""
         return np.diff(self.starts)
 
@@ -53,15 +53,15 @@ class Corpus:
 class Batch:
     """B images with N captions each, of one seed: what a step of training reads, whoever reads which part of it."""
 
-    images: Numbers  # (B,), places in the corpus
-    caption_ids: Numbers  # (B, N, T + 1), padded
+    images: Indices  # (B,), places in the corpus
+    caption_ids: Indices  # (B, N, T + 1), padded
     mask: NDArray[np.bool_]  # (B, N, T): where there is a word to predict
     mirrored: NDArray[np.bool_]  # (B,): images that are seen flipped
     seed: tuple[int, ...]  # of all random numbers of the step
-    references: Numbers | None = None  # (B, 1, T + 1), a caption each to learn beside sampled ones
+    references: Indices | None = None  # (B, 1, T + 1), a caption each to learn beside sampled ones
 
     @property
-    def taught(self) -> Numbers:
+    def taught(self) -> Indices:
         """The captions (B, N, T + 1) that are learned word by word."""
         return self.caption_ids if self.references is None else self.references
 
@@ -141,10 +141,10 @@ def _whole_images(corpus: Corpus, captions: int) -> list[Item]:
     return [(image, (0,) * captions) for image in range(len(corpus.images))]
 
 
-def _draw_references(corpus: Corpus, order: np.random.Generator) -> Numbers:
+def _draw_references(corpus: Corpus, order: np.random.Generator) -> Indices:
     """Return one caption (I,) of each image, all of them as probable."""
     counts = np.diff(corpus.captions)
-    drawn: Numbers = corpus.captions[:-1] + (order.random(len(counts)) * counts).astype(np.int64)
+    drawn: Indices = corpus.captions[:-1] + (order.random(len(counts)) * counts).astype(np.int64)
     return drawn
 
 
@@ -168,7 +168,7 @@ def _cut_batches(
     return [batches[index] for index in order.permutation(len(batches)).tolist()]
 
 
-def _pad(captions: Sequence[Sequence[NDArray[np.int32]]]) -> Numbers:
+def _pad(captions: Sequence[Sequence[NDArray[np.int32]]]) -> Indices:
     """Return B x N captions as one array (B, N, T + 1), PAD beyond their ends."""
     longest = max(len(ids) for group in captions for ids in group)
     padded = np.full((len(captions), len(captions[0]), longest), PAD, np.int64)

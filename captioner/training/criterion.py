@@ -33,7 +33,7 @@ from captioner.model.losses import (
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.sampling import NEVER_DRAWN, roll_out
-from captioner.training.batches import Numbers as Indices
+from captioner.training.batches import Indices
 from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe
 from captioner.training.rewards import Rewards

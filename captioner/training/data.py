@@ -18,7 +18,7 @@ from captioner.model.encoders.fill_cache import fill_cache
 from captioner.model.encoders.region_cache import RegionCache, cache_folder, cache_identity
 from captioner.processes import Processes
 from captioner.threads import map_ahead
-from captioner.training.batches import Batch, Corpus, EpochPlan, Numbers
+from captioner.training.batches import Batch, Corpus, EpochPlan, Indices
 from captioner.training.objects import Boxes, read_boxes
 from captioner.training.recipe import Recipe
 from captioner.training.settings import DataConfig
@@ -75,7 +75,7 @@ class TrainingData:
             if caches is not None:
                 caches.close()
 
-    def regions(self, images: Numbers, mirrored: NDArray[np.bool_], *, lower: bool = False) -> NDArray[np.float16]:
+    def regions(self, images: Indices, mirrored: NDArray[np.bool_], *, lower: bool = False) -> NDArray[np.float16]:
         """Return the regions (B, L, D) of images of the corpus, of the flipped ones where `mirrored` (B,).
 
         They are those of the whole encoder, or of its `lower` part.
@@ -88,7 +88,7 @@ class TrainingData:
             regions[row] = cache.regions([self.corpus.images[image].file_name])[0]
         return regions
 
-    def mask(self, images: Numbers) -> NDArray[np.bool_] | None:
+    def mask(self, images: Indices) -> NDArray[np.bool_] | None:
         """Return where images of the corpus have regions, (B, L); None where every image has all."""
         names = [(self.sources[image], self.corpus.images[image].file_name) for image in images.tolist()]
         masks = [self.caches.plain[source].mask([name]) for source, name in names]
@@ -96,7 +96,7 @@ class TrainingData:
             np.concatenate([mask for mask in masks if mask is not None]) if any(m is not None for m in masks) else None
         )
 
-    def pixels(self, images: Numbers, mirrored: NDArray[np.bool_], encoder: Encoder) -> NDArray[np.uint8]:
+    def pixels(self, images: Indices, mirrored: NDArray[np.bool_], encoder: Encoder) -> NDArray[np.uint8]:
         """Return the images (B, S, S, 3) themselves, as the encoder takes them."""
         ways = (encoder.preprocessing, replace(encoder.preprocessing, flip=True))
         chosen = zip(images.tolist(), mirrored.tolist(), strict=True)

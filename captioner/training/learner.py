@@ -20,8 +20,7 @@ from captioner.model.losses import moving_baseline
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.processes import Processes
-from captioner.training.batches import Batch
-from captioner.training.batches import Numbers as Indices
+from captioner.training.batches import Batch, Indices
 from captioner.training.criterion import Criterion, Numbers, Part, over_words
 from captioner.training.objects import BatchObjects, RegionClassifier
 from captioner.training.recipe import Recipe

@@ -19,7 +19,7 @@ from captioner.datasets.instances import instance_files, read_instances
 from captioner.datasets.object_names import CATEGORIES, find_mentions
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.images.preprocessing import Preprocessing
-from captioner.training.batches import Numbers
+from captioner.training.batches import Indices
 
 RARE = 0.01  # about how probable it is that some object of one category lies on a region
 _PLACES = {category: place for place, category in enumerate(CATEGORIES)}
@@ -30,8 +30,8 @@ class Boxes:
     """The boxes of objects in the I images of a corpus, in arrays that stay small for a million of them."""
 
     sizes: NDArray[np.float32]  # (I, 2), width and height of the image that was annotated; 0 where none was
-    starts: Numbers  # (I,), where the boxes of each image start
-    counts: Numbers  # (I,)
+    starts: Indices  # (I,), where the boxes of each image start
+    counts: Indices  # (I,)
     corners: NDArray[np.float32]  # (n, 4): left, top, right, bottom
     categories: NDArray[np.uint8]  # (n,), places in CATEGORIES
 
@@ -96,7 +96,7 @@ class ObjectFinder:
         self.boxes, self.vocabulary, self.grid = boxes, vocabulary, grid
         self.ways = (preprocessing, replace(preprocessing, flip=True))
 
-    def find(self, images: Numbers, mirrored: NDArray[np.bool_], caption_ids: Numbers) -> BatchObjects:
+    def find(self, images: Indices, mirrored: NDArray[np.bool_], caption_ids: Indices) -> BatchObjects:
         """Return the objects of images (b,) of the corpus, seen flipped where `mirrored` (b,).
 
         The words to predict are those of captions (b, N, T + 1) but for the first, the start marker.

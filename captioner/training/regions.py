@@ -15,7 +15,7 @@ from captioner.images.opening import ImageError
 from captioner.images.preprocessing import Prepared, read_ahead
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.regions import Regions
-from captioner.training.batches import Numbers
+from captioner.training.batches import Indices
 from captioner.training.data import TrainingData, ValidationSet
 
 
@@ -39,7 +39,7 @@ class RegionReader:
         self.upper: nn.Module | None = encoder.upper(blocks) if blocks else None
         self.grid = encoder.lower(blocks).grid if blocks else encoder.grid  # of what is loaded
 
-    def load(self, images: Numbers, mirrored: NDArray[np.bool_]) -> Inputs:
+    def load(self, images: Indices, mirrored: NDArray[np.bool_]) -> Inputs:
         """Return what the regions of images of the corpus are made of, of the flipped ones where `mirrored` (B,)."""
         if self.blocks == 0:
             values: NDArray[np.float16 | np.uint8] = self.data.pixels(images, mirrored, self.encoder)  # (B, S, S, 3)
