@@ -98,6 +98,23 @@ def test_opens_from_a_file(browser: Browser, animals: str) -> None:  # noqa: F81
         assert not [address for address in watched.requests if address.startswith("http")]
 
 
+def test_worded_captions_are_shown_as_they_are(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    wordings = ("A cat sits on a mat.", "a photo, a cat sits on a mat in style", "İ: a cat sits on a mat", "A dog?")
+    entries = [named("a cat sits on a mat", f"{number}.jpg") for number in range(len(wordings))]
+    for entry, text in zip(entries, wordings, strict=True):
+        entry.captions[0] = replace(entry.captions[0], text=text)
+    write_gallery(entries, tmp_path / "gallery.html")
+    with watched_page(browser, (tmp_path / "gallery.html").as_uri()) as watched:
+        captions = watched.page.locator(".caption")
+        shown = captions.all_inner_texts()
+        assert shown == [*wordings[:3], "a cat sits on a mat"]  # what has other words cannot be lit
+        words = [captions.nth(number).locator("[data-word]").all_inner_texts() for number in range(3)]
+        assert words[0] == ["A", "cat", "sits", "on", "a", "mat"]
+        assert words[1] == words[2] == ["a", "cat", "sits", "on", "a", "mat"]
+        marked = captions.nth(1).locator("[data-word]").first.evaluate("word => word.previousSibling.textContent")
+        assert marked == "a photo, "
+
+
 @pytest.mark.parametrize("shape", ["landscape", "portrait", "square"])
 def test_attention_lies_on_the_right_pixels(shape: str, browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     size = SIZES[shape]

@@ -38,11 +38,15 @@ const GalleryCard = (() => {
     return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
   }
 
-  /* Where the words lie in a text, [start, stop] each; null where they are not all there. */
+  /* Where the words lie in a text, [start, stop] each; null where they are not all there. The text may be a sentence,
+   * with a capital, and may have something before and after the words.
+   */
   function wordPlaces(words, text) {
-    let from = 0;
+    const small = text.toLowerCase();
+    const searched = small.length === text.length ? small : text; // as "\u0130" does not
+    let from = Math.max(searched.indexOf(words.join(" ").toLowerCase()), 0);
     const places = words.map((word) => {
-      const start = text.indexOf(word, from);
+      const start = searched.indexOf(searched === small ? word.toLowerCase() : word, from);
       from = start + word.length;
       return [start, from];
     });
