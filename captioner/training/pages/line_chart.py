@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from captioner.evaluation.report.html import Html, tag
 
 WIDTH, HEIGHT = 460, 250
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 30  # around the axes
+LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 30  # around the axes; half of the last number is right of them
 DOTTED = 40  # points up to which each is marked
 COLOURS = 7  # that the page's style has
 USUAL = 0.98  # share of the values that the axis is made for: the first steps' losses are many times the others'
@@ -44,8 +44,10 @@ def line_chart(title: str, curves: Sequence[Curve], *, steps: float = 0, digits:
     high = ys[-1] if len(ys) < DOTTED else ys[math.ceil(USUAL * len(ys)) - 1]
     x_ticks, y_ticks = [x for x in _ticks(0.0, right) if 0 <= x <= right], _ticks(low, high)
     bottom, top = min(low, y_ticks[0]), max(high, y_ticks[-1])
+    if bottom == top:
+        bottom, top = bottom - 1, top + 1  # a curve of one value runs through the middle
     across = (WIDTH - LEFT - RIGHT) / max(right, 1.0)
-    down = (HEIGHT - TOP - BOTTOM) / ((top - bottom) or 1.0)
+    down = (HEIGHT - TOP - BOTTOM) / (top - bottom)
 
     def x_at(x: float) -> float:
         return round(LEFT + x * across, 1)
@@ -59,7 +61,7 @@ def line_chart(title: str, curves: Sequence[Curve], *, steps: float = 0, digits:
         parts.append(f'<text class="y" x="{LEFT - 6}" y="{y_at(y) + 3.5}">{_number(y)}</text>')
     for x in x_ticks:
         parts.append(f'<text class="x" x="{x_at(x)}" y="{HEIGHT - BOTTOM + 17}">{_number(x)}</text>')
-    parts.append(f'<text class="y" x="{LEFT - 6}" y="{HEIGHT - BOTTOM + 17}">step</text>')
+    parts.append(f'<text class="y" x="{LEFT - 14}" y="{HEIGHT - BOTTOM + 17}">step</text>')
     for curve in curves:
         stroke = f"var(--chart-{curve.colour % COLOURS + 1})"
         places = [(x_at(x), y_at(y)) for x, y in curve.points]

@@ -4,10 +4,11 @@ import html
 import json
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
-from captioner.training.pages.line_chart import DOTTED, HEIGHT, TOP, WIDTH, Curve, line_chart
+from captioner.training.pages.line_chart import BOTTOM, DOTTED, HEIGHT, TOP, WIDTH, Curve, line_chart
 
 
 def read_points(chart: str) -> list[list[tuple[float, float]]]:
@@ -70,3 +71,25 @@ def test_the_first_losses_do_not_flatten_the_others() -> None:
 def test_axes_have_round_numbers(values: list[float], labels: list[str]) -> None:
     chart = line_chart("x", [Curve("a", [(float(step), value) for step, value in enumerate(values)])])
     assert re.findall(r'<text class="y" [^>]*>([^<]*)</text>', str(chart))[:-1] == labels
+
+
+def test_a_curve_of_one_value_runs_through_the_middle() -> None:
+    chart = line_chart("BLEU", [Curve("a", [(50, 100.0), (100, 100.0)])])
+    assert chart is not None
+    [line] = read_points(chart)
+    assert [y for _, y in line] == [(TOP + HEIGHT - BOTTOM) / 2] * 2
+
+
+@pytest.mark.parametrize("steps", [150, 48_000, 123_000])
+def test_the_numbers_of_steps_lie_on_the_drawing_and_beside_each_other(steps: int) -> None:
+    chart = line_chart("Loss", [Curve("a", [(1, 2.0), (steps, 1.0)])])
+    letter = 8.0  # of the 14 pixels that a phone shows
+    edges = [
+        (float(x) - len(text) * letter / 2, float(x) + len(text) * letter / 2)
+        for x, text in re.findall(r'<text class="x" x="([\d.]+)" [^>]*>([^<]*)</text>', str(chart))
+    ]
+    step_ends = float(re.findall(r'<text class="y" x="([\d.]+)" [^>]*>step</text>', str(chart))[0])
+    edges.insert(0, (step_ends - 4 * letter, step_ends))
+    assert edges[0][0] >= 0
+    assert edges[-1][1] <= WIDTH
+    assert all(left[1] + 2 <= right[0] for left, right in pairwise(edges))
