@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from captioner.captioning.records import Origin, Record, record_name, to_line
-from captioner.files import one_line, parse_json, printable, try_lock, write_whole
+from captioner.captioning.records import LONGEST, Origin, Record, record_name, to_line
+from captioner.files import check_regular, one_line, parse_json, plain_json, printable, try_lock, write_whole
 from captioner.images.key_set import KeySet
 from captioner.images.remote import Storage, open_storage
 from captioner.images.sources import name_key
@@ -22,6 +22,7 @@ from captioner.images.sources import name_key
 FORMATS = ("parquet", "jsonl")
 UNIT = 1000  # images of a part: some ten seconds of a worker, which is what is lost when it dies
 ABOUT, LOCK, PART = "dataset.json", "dataset.lock", "part-"
+_LARGEST_ABOUT = 1_000_000  # bytes of what is said of a data set
 _NAMES = ("file_name", "file_name_bytes", "shard")
 
 
@@ -41,6 +42,7 @@ class Parts:
         self.lock: IO[bytes] | None = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
+            check_regular(self.folder / LOCK)  # a pipe would block
             self.lock = (self.folder / LOCK).open("ab")
         try:
             if self.lock is not None and not try_lock(self.lock):
@@ -68,10 +70,17 @@ class Parts:
             about = {"format": self.format, **_about(self.origin)}
             self._write(ABOUT, json.dumps(about, indent=2).encode() + b"\n")
             return
-        about = parse_json(self.system.cat_file(f"{self.path}/{ABOUT}"), f"{printable(self.out)}/{ABOUT}")
-        difference = self.origin.difference(about) if isinstance(about, dict) else "damaged"
-        if difference is None and about["format"] != self.format:
-            difference = f"in the format {about['format']}, not {self.format}"
+        if self.folder is not None:
+            check_regular(self.folder / ABOUT)
+        text = self.system.cat_file(f"{self.path}/{ABOUT}", end=_LARGEST_ABOUT)
+        about = parse_json(text, f"{printable(self.out)}/{ABOUT}")
+        if not isinstance(about, dict) or not all(
+            isinstance(about.get(name) or {}, dict) for name in ("search", "wording")
+        ):
+            raise ValueError(f"{printable(self.out)}/{ABOUT} is damaged; choose another folder")
+        difference = self.origin.difference(about)
+        if difference is None and about.get("format") != self.format:
+            difference = f"in the format {about.get('format')}, not {self.format}"
         if difference is not None:
             raise ValueError(f"{printable(self.out)} has captions {difference}; choose another folder")
 
@@ -95,9 +104,14 @@ class Parts:
         return done
 
     def _read_names(self, path: str) -> Iterator[Record]:
+        if self.folder is not None:
+            check_regular(path)
         with self.system.open(path, "rb") as file:
             if self.format == "jsonl":
-                yield from map(json.loads, file)
+                while line := file.readline(LONGEST + 1):
+                    if len(line) > LONGEST:
+                        raise ValueError(f"a line has more than {LONGEST:,} bytes")
+                    yield plain_json(line)
                 return
             parquet = _import_parquet(self.out)
             for batch in parquet.ParquetFile(file).iter_batches(columns=list(_NAMES)):

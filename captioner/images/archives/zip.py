@@ -17,6 +17,7 @@ from captioner.images.archives.tar import MAX_NAME, ArchiveError, Member
 
 _END, _END_64, _LOCATOR_64, _ENTRY, _LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
 _END_SPAN = 22 + 65_535  # bytes at the end of a file that hold the record of the end, and a comment
+_LOCAL_BYTES = 30  # before the name and the contents of each member, at least
 _STORED, _DEFLATED = 0, 8
 HEAD = 1 << 20  # bytes of a member that are looked at before the others are unpacked
 _ENCRYPTED, _UTF_8 = 1, 1 << 11
@@ -29,6 +30,7 @@ def read_zip_members(path: str | os.PathLike[str]) -> Iterator[Member]:
         raise ArchiveError("not a regular file")
     with open(path, "rb") as file:
         count, position = _find_directory(file)
+        spare = os.fstat(file.fileno()).st_size  # bytes that members may still take
         for _ in range(count):
             head = _read(file, position, 46)
             if head[:4] != _ENTRY:
@@ -39,6 +41,9 @@ def read_zip_members(path: str | os.PathLike[str]) -> Iterator[Member]:
             rest = _read(file, position + 46, name_length + extra_length)
             position += 46 + name_length + extra_length + comment_length
             size, packed, offset = _large_numbers(rest[name_length:], size, packed, offset)
+            spare -= _LOCAL_BYTES + packed
+            if spare < 0:  # a small file could be unpacked many thousand times
+                raise ArchiveError("damaged: its members overlap, or extend beyond its end")
             if not rest[:name_length].endswith(b"/"):
                 is_link = stat.S_ISLNK(attributes >> 16)
                 yield _member(rest[:name_length], offset, size, packed, flags, method, is_link)
@@ -106,7 +111,7 @@ def read_zip_member(
 
     `check` is given the first of them before the others are unpacked, and may raise.
     """
-    head = _read(file, offset, 30)
+    head = _read(file, offset, _LOCAL_BYTES)
     if head[:4] != _LOCAL:
         raise ArchiveError(f"damaged: no member at byte {offset:,}")
     name_length, extra_length = struct.unpack_from("<HH", head, 26)
@@ -127,8 +132,11 @@ def read_zip_member(
 
 
 def _read(file: IO[bytes], position: int, length: int) -> bytes:
-    file.seek(position)
-    contents = file.read(length)
+    length_of_file = os.fstat(file.fileno()).st_size
+    contents = b""
+    if position + length <= length_of_file:  # no seek goes to all places that eight bytes can tell
+        file.seek(position)
+        contents = file.read(length)
     if len(contents) < length:
         raise ArchiveError(f"truncated: it ends before byte {position + length:,}")
     return contents

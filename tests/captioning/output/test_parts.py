@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from helpers.irregular_files import KINDS, make_irregular
 
 from captioner.captioning.output.parts import FORMATS, Parts
 from captioner.captioning.records import Origin, error_record
@@ -88,6 +89,35 @@ def test_a_damaged_part_is_named(format: str, tmp_path: Path) -> None:
     with Parts(str(tmp_path), ORIGIN, format=format) as parts:
         (tmp_path / f"part-0.{format}").write_bytes(b"nothing")
         with pytest.raises(ValueError, match=rf"part-0.{format} is damaged: .*; remove it"):
+            parts.read_done()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["dataset.lock", "dataset.json", "part-0.jsonl"])
+def test_what_is_no_file_is_not_opened(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (name, kind) == ("dataset.lock", "sparse"):
+        pytest.skip("nothing is read of a lock")
+    Parts(str(tmp_path), ORIGIN, format="jsonl").close()
+    (tmp_path / name).unlink(missing_ok=True)
+    make_irregular(tmp_path / name, kind, monkeypatch)
+    with pytest.raises(ValueError, match=name), Parts(str(tmp_path), ORIGIN, format="jsonl") as parts:
+        parts.read_done()
+
+
+@pytest.mark.parametrize("changes", [{"search": 5}, {"wording": [1]}, {"format": None}, {"model": [1]}])
+def test_damaged_words_on_the_data_set_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    Parts(str(tmp_path), ORIGIN).close()
+    about = json.loads((tmp_path / "dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps(about | changes))
+    with pytest.raises(ValueError, match="choose another folder"):
+        Parts(str(tmp_path), ORIGIN)
+
+
+def test_a_line_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("captioner.captioning.output.parts.LONGEST", 100)
+    with Parts(str(tmp_path), ORIGIN, format="jsonl") as parts:
+        (tmp_path / "part-0.jsonl").write_bytes(b" " * 101)
+        with pytest.raises(ValueError, match=r"part-0\.jsonl is damaged: a line has more than 100 bytes; remove it"):
             parts.read_done()
 
 
