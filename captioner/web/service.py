@@ -85,7 +85,7 @@ class Service:
     answered: int = 0
 
     def __post_init__(self) -> None:
-        self.holdings = UploadBudget(self.limits.held)
+        self.held_uploads = UploadBudget(self.limits.held)
 
     async def health(self, _: Request) -> Response:
         """Tell how the server is."""
@@ -104,7 +104,7 @@ class Service:
         """Tell how the server does, to Prometheus."""
         gauges = {
             "captioner_images_waiting": ("Images accepted and not yet answered.", float(self.queue.unanswered)),
-            "captioner_upload_bytes": ("Bytes of uploads held at present.", float(self.holdings.held)),
+            "captioner_upload_bytes": ("Bytes of uploads held at present.", float(self.held_uploads.held)),
             "captioner_decoders_ended_total": (
                 "Decoding processes ended for what an image did.",
                 float(self.decoders.ended),
@@ -133,7 +133,7 @@ class Service:
 
     async def caption(self, request: Request) -> Response:
         """Caption the images of a request: an answer of one image, or a list of several, each of which may fail."""
-        with self.holdings.share() as take:
+        with self.held_uploads.share() as take:
             ask = await self._ask(request, take, [])
             started = time.perf_counter()
             outcomes = await self._captions(request, ask)
@@ -146,7 +146,7 @@ class Service:
 
     async def figure(self, request: Request) -> Response:
         """Draw where each word of the image's caption looked."""
-        with self.holdings.share() as take:
+        with self.held_uploads.share() as take:
             ask = await self._ask(request, take, ["style", "format", "alternative"])
             style, format, place = _read_drawing(ask)
             image = ask.image
@@ -167,7 +167,7 @@ class Service:
 
     async def preview(self, request: Request) -> Response:
         """Send the image of a request back upright and as a JPEG, for browsers that do not know its format."""
-        with self.holdings.share() as take:
+        with self.held_uploads.share() as take:
             ask = await self._ask(request, take, [])
             shrunk = self.decoders.shrink(ask.image, PREVIEW, ask.deadline)
             contents = await self._decoded(request, ask, shrunk)
