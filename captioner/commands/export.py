@@ -91,6 +91,7 @@ def _export_page(options: argparse.Namespace) -> int:
     from captioner.web.static_page import write_page
     from captioner.web.static_page_runtime import find_runtime
 
+    find_model(options.model)  # before npm is asked for anything
     runtime = find_runtime(options.runtime)  # before anything slow: it may be missing
     _show_files(options.folder, write_page(_to_onnx(options), runtime, options.folder))
     return 0

@@ -106,6 +106,21 @@ def test_the_command_says_what_it_wrote(lite0: Encoder, tmp_path: Path, capsys: 
     assert (tmp_path / "page" / "index.html").is_file()
 
 
+def test_an_unknown_model_is_told_before_npm_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("captioner.web.static_page_runtime.find_runtime", lambda *_: pytest.fail("npm was asked"))
+    assert main(["export", "coco-bst", str(tmp_path / "page"), "--web"]) == 1
+    assert capsys.readouterr().err.startswith("captioner: model is 'coco-bst'; choose from coco-best, ")
+
+
+def test_numbers_are_explained_as_on_the_served_page() -> None:
+    static, served = read_asset("static_page.html"), read_asset("serve.html")
+    for pattern in (r'<details class="explain">.*?</details>', r"<abbr\s.*?</abbr>"):
+        [explained] = re.findall(pattern, served, re.DOTALL)
+        assert explained in static
+
+
 def test_a_folder_without_a_runtime_is_named(
     lite0: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
