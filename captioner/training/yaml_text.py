@@ -12,7 +12,8 @@ import yaml
 # What YAML 1.1 takes for text and everyone for a number: no point, or an exponent without a sign.
 EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 MOST_ALIASES = 20  # seven levels of ten copies of each other would be ten million values
-MOST_VALUES = 100_000  # copies included: of a long list, twenty aliases make millions too
+MOST_VALUES = 10_000  # copies included: of a long list, twenty aliases make millions too
+_TOO_MANY = f"more than {MOST_VALUES:,} values, with those that aliases copy"
 TEXT, NUMBER = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
@@ -23,7 +24,7 @@ def parse_yaml(text: str, source: str) -> Any:
         document = loader.get_single_node()
         for count, node in enumerate(_nodes(document)):
             if count >= MOST_VALUES:
-                raise yaml.MarkedYAMLError(problem=f"more than {MOST_VALUES:,} values, with those that aliases copy")
+                raise yaml.MarkedYAMLError(problem=_TOO_MANY)
             if isinstance(node, yaml.MappingNode):
                 _check_keys(node)
             elif _is_exponent(node) and not node.style:
@@ -44,7 +45,7 @@ def parse_yaml(text: str, source: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader of plain values that follows a few aliases and no more."""
 
-    aliases = 0
+    aliases = values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next node of the document."""
@@ -53,6 +54,9 @@ class _Loader(yaml.SafeLoader):
             if self.aliases > MOST_ALIASES:
                 problem = f"more than {MOST_ALIASES} aliases; write the settings out"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+        self.values += 1
+        if self.values > MOST_VALUES:  # each takes a tenth of a millisecond
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=self.get_mark())
         return super().compose_node(parent, index)
 
 

@@ -455,10 +455,11 @@ def test_aliases_are_few() -> None:
         "x.yaml: not valid YAML at line 4: more than 20 aliases; write the settings out"
     )
     assert "more than 20 aliases" in message_of("good.yaml", "data.root=[&a x" + ", *a" * 21 + "]")
-    levels = [f"a0: &a0 [{'1,' * 20_000}]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 7))]
+    levels = [f"a0: &a0 [{'1,' * 5_000}]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 7))]
     assert message_of(write("\n".join(levels))) == (
-        "x.yaml: not valid YAML: more than 100,000 values, with those that aliases copy"
+        "x.yaml: not valid YAML: more than 10,000 values, with those that aliases copy"
     )
+    assert "at line 1: more than 10,000 values" in message_of(write(f"data: [{'1,' * 20_000}]"))
 
 
 def test_bases_are_few_and_recipes_small() -> None:
