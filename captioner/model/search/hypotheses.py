@@ -90,13 +90,19 @@ class _Link:
 
 @dataclass(frozen=True)
 class _Traced:
-    """Captions read back from their ends; beyond a caption's length anything."""
+    """Captions read back from their ends; beyond a caption's length anything. Of one word there is no T."""
 
     ids: Tensor  # (B, n, T)
     log_probs: Tensor  # (B, n, T)
     alpha: Tensor  # (B, n, T, L)
     beta: Tensor  # (B, n, T)
     points: Tensor  # (B, n, T, 2G)
+
+    @classmethod
+    def join(cls, words: Sequence[_Traced]) -> _Traced:
+        """Return the captions of which these are the words."""
+        columns = ((word.ids, word.log_probs, word.alpha, word.beta, word.points) for word in words)
+        return cls(*(torch.stack(tensors, dim=2) for tensors in zip(*columns, strict=True)))
 
 
 class BackPointers:
@@ -150,7 +156,7 @@ class BackPointers:
 
     def _trace(self, beams: Tensor, lengths: Tensor) -> _Traced:
         """Return the captions of so many words (B, n) that end in these beams (B, n)."""
-        steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []  # of the last word first
+        traced: list[_Traced] = []  # the last word first
         for length in range(int(lengths.max()), 0, -1):
             link = self.links[length - 1]
             going = lengths >= length  # (B, n)
@@ -158,16 +164,16 @@ class BackPointers:
             choice = link.choice.map(lambda tensor, places=places: tensor.gather(1, places))  # type: ignore[misc]  # (B, n)
             alpha, points = (_of_parents(each, choice.parents) for each in (link.alpha, link.points))  # (B, n, ...)
             beta = link.beta.gather(1, choice.parents)  # (B, n)
-            steps.append((choice.words, choice.log_probs, alpha, beta, points))
+            traced.append(_Traced(choice.words, choice.log_probs, alpha, beta, points))
             beams = choice.parents.where(going, beams)
-        if not steps:  # every caption is empty
+        if not traced:  # every caption is empty
             alpha, points = (
                 each[:, :1].expand(*beams.shape, -1).unsqueeze(2)[:, :, :0]
                 for each in (self.links[0].alpha, self.links[0].points)
             )  # (B, n, 0, ...)
             blank = self.links[0].choice.log_probs.new_empty(*beams.shape, 0)  # (B, n, 0)
             return _Traced(blank.long(), blank, alpha, blank, points)
-        return _Traced(*(torch.stack(tensors[::-1], dim=2) for tensors in zip(*steps, strict=True)))
+        return _Traced.join(traced[::-1])
 
 
 def _of_parents(values: Tensor, parents: Tensor) -> Tensor:
