@@ -97,7 +97,7 @@ def _correct(options: argparse.Namespace) -> int:
 def _report_corrections(options: argparse.Namespace, applied: Applied) -> int:
     """Say how many corrections there are, and which are of no known image; return the exit code."""
     if not options.quiet:
-        say(f"{options.out / CAPTIONS}: {applied.corrected:,} captions corrected")
+        say(f"{options.out / CAPTIONS}: {applied.corrected:,} caption{'s' * (applied.corrected != 1)} corrected")
         _say_left(applied.left)
     if applied.unknown:
         names = ", ".join(map(printable, applied.unknown[:3]))

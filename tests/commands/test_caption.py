@@ -414,6 +414,10 @@ def test_corrections_are_taken_over(place: Path, capsys: pytest.CaptureFixture[s
     # Corrections and images in one command.
     assert caption("photos", "--recursive", "--out", "new", "--corrections", "mine.jsonl") == 1
     assert read(place / "new" / "captions.jsonl")[0]["text"] == "Our dog."
+    Path("mine.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    capsys.readouterr()
+    assert caption("photos/0000.jpg", "--out", "one", "--corrections", "mine.jsonl") == 0
+    assert "one/captions.jsonl: 1 caption corrected\n" in capsys.readouterr().err
     assert main(["caption", "--corrections", "mine.jsonl"]) == 2
     assert "--corrections needs --out DIR" in capsys.readouterr().err
     assert main(["caption"]) == 2
