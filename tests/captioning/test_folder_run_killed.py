@@ -117,15 +117,15 @@ def test_killed_twenty_times_equals_never_killed(folder: Path, forks: Forks, who
 
 
 def test_killed_while_what_is_there_is_overwritten(folder: Path, forks: Forks, whole: dict[str, Any]) -> None:
-    out = folder / "overwritten"
+    out, kills = folder / "overwritten", 3
     assert forks.run(command("overwritten")) == [1]
-    for _ in range(3):
+    for _ in range(kills):
         before = size(out)
         (child,) = forks.start(command("overwritten", "--existing", "overwrite"), holds=[(ADDED, 100)])
         wait_for_more(out, before)
         os.kill(child, signal.SIGKILL)
         assert forks.wait() == [-9]
-    assert len(read(out / "captions.jsonl")) > FEW
+    assert len(read(out / "captions.jsonl")) >= FEW - len(BAD) + kills  # each came after one more caption at least
     assert forks.run(command("overwritten")) == [1]
     assert "0 captioned, 247 skipped, 3 failed" in forks.output()
     assert_same(check(out, FEW), whole)

@@ -20,8 +20,7 @@ from helpers.toy_evaluation import make_home
 from helpers.toy_judge import ToyJudge
 from PIL import Image
 
-from captioner.captioning import captioner as captioning
-from captioner.captioning import teacher_forcing
+from captioner.captioning import collection, teacher_forcing
 from captioner.captioning.captioner import Captioner
 from captioner.cli import main
 from captioner.evaluation.metrics import judge
@@ -78,14 +77,14 @@ def after_captioning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], 
     """Do something once, when images are captioned and nothing was made of the captions yet."""
 
     def arrange(act: Callable[[], None]) -> None:
-        caption = captioning.caption_items
+        caption = collection.caption_items
 
         def caption_and_act(*arguments: Any) -> Iterator[Any]:
             found = list(caption(*arguments))
             act()
             yield from found
 
-        monkeypatch.setattr(captioning, "caption_items", caption_and_act)
+        monkeypatch.setattr(collection, "caption_items", caption_and_act)
 
     return arrange
 

@@ -99,7 +99,7 @@ def test_auto_prefers_onnx_and_falls_back(lite0: Encoder, monkeypatch: pytest.Mo
 
 
 def test_unknown_engine_names_the_choices(lite0: Encoder) -> None:
-    with pytest.raises(ValueError, match="engine is 'tensorrt'; choose from auto, onnx, torch"):
+    with pytest.raises(ValueError, match="engine is 'tensorrt'; choose from auto, int8, onnx, torch"):
         make_engine(lite0, "tensorrt")
 
 
