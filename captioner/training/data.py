@@ -91,7 +91,8 @@ class TrainingData:
     def mask(self, images: Indices) -> NDArray[np.bool_] | None:
         """Return where images of the corpus have regions, (B, L); None where every image has all."""
         names = [(self.sources[image], self.corpus.images[image].file_name) for image in images.tolist()]
-        masks = [self.caches.plain[source].mask([name]) for source, name in names]
+        caches = self.lower or self.caches  # of the lower part there is one of every image
+        masks = [caches.plain[source].mask([name]) for source, name in names]
         return (
             np.concatenate([mask for mask in masks if mask is not None]) if any(m is not None for m in masks) else None
         )
@@ -126,21 +127,23 @@ def prepare_data(
     sets = _with_distinct_names([_load(data) for data in recipe.data])
     splits = [_splits(data, dataset) for data, dataset in zip(recipe.data, sets, strict=True)]
     encoders = [encoder, *([encoder.lower(recipe.tuning.blocks)] if recipe.tuning.is_partial else [])]
+    # Where blocks are trained from the first epoch on, whole regions are only needed to validate the start.
+    spared = recipe.tuning.is_partial and recipe.tuning.is_active(0)
     if processes.is_first:
-        for data, dataset, split in zip(recipe.data, sets, splits, strict=True):
+        for data, dataset, (train, validation) in zip(recipe.data, sets, splits, strict=True):
             for note in dataset.notes:
                 say(f"{dataset.name}: {note}")
-            refused = [
-                reason
-                for each in encoders
-                for reason in _fill(data, split, each, flips=recipe.batches.flips, device=device, progress=progress)
-            ]
+            refused = []
+            for each in encoders:
+                split = ((), validation) if spared and each is encoder else (train, validation)
+                refused += _fill(data, split, each, flips=recipe.batches.flips, device=device, progress=progress)
             for reason in dict.fromkeys(refused):  # the same for each encoder
                 say(f"left out: {reason}")
     processes.wait()
     opened = [_open_caches(recipe, each) for each in encoders]
+    read = opened[-1:] if spared else opened
     kept = [
-        [image for image in train if all(image.file_name in cache for each in opened for cache in each.of(index))]
+        [image for image in train if all(image.file_name in cache for each in read for cache in each.of(index))]
         for index, (train, _) in enumerate(splits)
     ]
     images = [image for part in kept for image in part]

@@ -205,6 +205,18 @@ def test_a_tuned_encoder_is_saved_validated_and_loads_again(data: Path, tmp_path
     assert line["movement"] != pytest.approx(movements[1], rel=1e-2)
 
 
+@pytest.mark.parametrize(("from_epoch", "whole"), [(1, 5), (2, 13)])
+def test_whole_regions_are_encoded_where_they_are_used(data: Path, tmp_path: Path, from_epoch: int, whole: int) -> None:
+    tuning = {"from_epoch": from_epoch, "rate": 3e-3, "blocks": 3}
+    recipe = toy_recipe([data], epochs=2, tuning=tuning)
+    recipe = replace(recipe, data=(replace(recipe.data[0], features=str(tmp_path / "regions")),))
+    outcome, recorder = run_toy(recipe, tmp_path / "run")
+    assert outcome is not None
+    # Those of the whole encoder, of validation images alone where no epoch reads others; then those of its lower part.
+    begun = [total for what, done, total in recorder.shown if what == "regions" and done == 0]
+    assert begun == [whole, 13]
+
+
 def test_training_goes_on_from_a_tuned_encoder(data: Path, tmp_path: Path) -> None:
     first, _ = run_toy(toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3}), tmp_path / "first")
     assert first is not None
