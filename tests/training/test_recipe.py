@@ -27,7 +27,6 @@ NAMES = [
     *(
         "coco-tuned",
         "coco-best",
-        "coco-best-tuned",
         "coco-fast",
         "coco-fast-tuned",
         "coco-flickr8k",
@@ -132,8 +131,6 @@ def test_recipes_that_follow_one_another() -> None:
     assert (tuned.tuning.from_epoch, tuned.tuning.blocks) == (1, 6)
     after = load_recipe(RECIPES / "flickr8k-from-coco.yaml")
     assert tuned.start == "runs/coco-soft"
-    best = load_recipe(RECIPES / "coco-best-tuned.yaml")
-    assert (best.start, best.tuning.from_epoch, best.tuning.blocks) == ("runs/coco-best", 1, 4)
     assert (both.start, after.start) == ("coco-tuned", "coco-best")
     assert after.vocabulary.extend
 
