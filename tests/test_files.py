@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from helpers.irregular_files import KINDS, make_irregular
 from captioner import files
 from captioner.captioning.output.folder import LOCK, OutputFolder
 from captioner.captioning.output.written_files import WrittenFiles
+from captioner.captioning.records import RecordFile, recorded_images
 from captioner.captioning.records import read_lines as read_records
-from captioner.captioning.records import recorded_images
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.describe import _identical_files
 from captioner.files import digest, printable_line, remove_unfinished, replacing, sync_folder, write_whole
@@ -206,3 +207,17 @@ def test_a_message_is_one_printable_line() -> None:
     assert printable_line("naïve 犬: a.jpg") == "naïve 犬: a.jpg"
     assert printable_line("a\x1b[2Jb\nc\u202e\udce9") == r"a\x1b[2Jb\nc\u202e\udce9"
     assert len(printable_line("x" * 10**6)) < 5000
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_disk_names_the_record_that_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = RecordFile(tmp_path / "captions.jsonl")
+    record.file.close()
+    record.file = io.BufferedWriter(io.FileIO("/dev/full", "ab"))
+    monkeypatch.setattr(os, "fsync", lambda number: None)  # which a device does not know
+    expected = "No space left on device.*make room.*captions.jsonl"
+    with pytest.raises(OSError, match=expected):
+        record.append({"file_name": "a.jpg", "text": "a cat"})
+    with pytest.raises(OSError, match=expected):  # the line waits to be written until the file is closed
+        record.close()
+    assert record.file.closed

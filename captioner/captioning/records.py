@@ -205,15 +205,15 @@ class RecordFile:
         with naming_the_disk(self.path):
             self.file.write(to_line(record))
             self.file.flush()
-        now = time.monotonic()
-        if now - self.synced > SYNC_SECONDS:
-            os.fsync(self.file.fileno())
-            self.synced = now
+            now = time.monotonic()
+            if now - self.synced > SYNC_SECONDS:
+                os.fsync(self.file.fileno())
+                self.synced = now
 
     def close(self) -> None:
         """Add no more, and return when everything is on disk."""
-        os.fsync(self.file.fileno())
-        self.file.close()
+        with naming_the_disk(self.path), self.file:  # what a full disk refused is written once more
+            os.fsync(self.file.fileno())
 
 
 def refuse_link(path: Path) -> None:
