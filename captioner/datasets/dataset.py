@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import posixpath
 import re
@@ -23,18 +21,14 @@ from captioner.datasets.annotations import (
     Problem,
     Problems,
     Reading,
-    load_json,
 )
+from captioner.datasets.seeded_splits import splits_by_name
 from captioner.datasets.vocabulary import tokenize
-from captioner.files import write_whole
 from captioner.images.finding import find_images
 
 __all__ = ["FORMATS", "CaptionDataset", "CaptionedImage", "Format", "Problem", "Problems", "load_dataset"]
 
 SPLIT_ORDER = ("train", "restval", "val", "test")
-SPLITS_FILE = "splits.json"
-DEFAULT_SEED = 0
-FRACTIONS = (0.8, 0.1, 0.1)  # of train, val and test
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +165,8 @@ def load_dataset(
     if not images:
         raise ValueError(f"no usable image in {root}, read as {format}")
     if any(not image.split for image in images):
-        images = _with_splits(root, images, seed, reading.notes)
+        splits = splits_by_name(root, [image.file_name for image in images], seed, reading.notes)
+        images = [replace(image, split=split) for image in images for split in splits[image.file_name]]
     if restval_to_train:
         images = [replace(image, split="train") if image.split == "restval" else image for image in images]
     return CaptionDataset(reading.name, format, root, tuple(images), reading.problems, tuple(reading.notes))
@@ -250,61 +245,6 @@ def _check_tolerance(root: Path, reading: Reading, tolerance: float) -> None:
             f"{unusable} of {total} {what} in {root} are unusable ({unusable / total:.1%}, "
             f"the tolerance is {tolerance:.1%}): {counts}. First: {examples}"
         )
-
-
-def _seeded_splits(file_names: Iterable[str], seed: int) -> dict[str, list[str]]:
-    """Cut the images, in the order of a hash of seed and name, into train, val and test."""
-    # A hash rather than a random generator: the same on every machine and with every version of every library.
-    ordered = sorted(file_names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
-    first, second = round(len(ordered) * FRACTIONS[0]), round(len(ordered) * (FRACTIONS[0] + FRACTIONS[1]))
-    return {"train": sorted(ordered[:first]), "val": sorted(ordered[first:second]), "test": sorted(ordered[second:])}
-
-
-def _with_splits(root: Path, images: list[CaptionedImage], seed: int | None, notes: list[str]) -> list[CaptionedImage]:
-    """Give every image the split that splits.json names, which is made and written where there is none."""
-    path = root / SPLITS_FILE
-    if path.is_file():
-        splits = _read_splits(path, seed)
-        notes.append(f"splits read from {SPLITS_FILE}")
-    else:
-        seed = DEFAULT_SEED if seed is None else seed
-        splits = _seeded_splits((image.file_name for image in images), seed)
-        notes.append(_write_splits(path, seed, splits))
-    members: dict[str, list[str]] = {}
-    for split, names in splits.items():
-        for name in dict.fromkeys(names):
-            members.setdefault(name, []).append(split)
-    known = {image.file_name for image in images}
-    if unlisted := len(known - members.keys()):
-        # Adding them to a test set would change what earlier results were measured on.
-        notes.append(f"put into train: {unlisted} images that are not in {SPLITS_FILE}")
-    if gone := len(members.keys() - known):
-        notes.append(f"named in {SPLITS_FILE} but not in the data set: {gone} images")
-    return [replace(image, split=name) for image in images for name in members.get(image.file_name, ["train"])]
-
-
-def _read_splits(path: Path, seed: int | None) -> dict[str, list[str]]:
-    content = load_json(path)
-    written = content.get("seed")
-    if seed is not None and written != seed:
-        raise ValueError(f"{path} was made with seed {written}, not {seed}: ask for the same, or remove the file")
-    splits = content.get("splits")
-    if not isinstance(splits, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in splits.values()
-    ):
-        raise ValueError(f"{path} has no usable 'splits', expected an object of lists of file names")
-    return splits
-
-
-def _write_splits(path: Path, seed: int, splits: dict[str, list[str]]) -> str:
-    """Write the splits in one move and return a note about it."""
-    content = {"seed": seed, "fractions": FRACTIONS, "splits": splits}
-    sizes = ", ".join(f"{name} {len(names)}" for name, names in splits.items())
-    try:
-        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        return f"could not write {SPLITS_FILE} ({error.strerror}): {sizes} (seed {seed}, the same at every load)"
-    return f"wrote {SPLITS_FILE}: {sizes} (seed {seed})"
 
 
 def _count_splits(names: Iterable[str]) -> dict[str, int]:
