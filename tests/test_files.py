@@ -11,7 +11,8 @@ from helpers.irregular_files import KINDS, make_irregular
 from captioner import files
 from captioner.captioning.output.folder import LOCK, OutputFolder
 from captioner.captioning.output.written_files import WrittenFiles
-from captioner.captioning.records import RecordFile, recorded_images
+from captioner.captioning.recorded_captions import recorded_images
+from captioner.captioning.records import RecordFile
 from captioner.captioning.records import read_lines as read_records
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.describe import _identical_files

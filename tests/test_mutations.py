@@ -19,7 +19,8 @@ from helpers.toy_learner import make_batch, make_learner, some_regions
 
 from captioner.captioning.corrections import correct_folder, read_corrections
 from captioner.captioning.output.tables import SIDECARS, TABLES
-from captioner.captioning.records import CAPTIONS, Origin, caption_record, read_lines, recorded_captions, to_line
+from captioner.captioning.recorded_captions import recorded_captions
+from captioner.captioning.records import CAPTIONS, Origin, caption_record, read_lines, to_line
 from captioner.commands.models import models_table
 from captioner.datasets.dataset import load_dataset
 from captioner.datasets.describe import describe

@@ -164,7 +164,7 @@ def _record_names(options: argparse.Namespace) -> list[str]:
 
 
 def _from_records(options: argparse.Namespace) -> tuple[Iterator[Result], int]:
-    from captioner.captioning.records import recorded_captions, recorded_images
+    from captioner.captioning.recorded_captions import recorded_captions, recorded_images
 
     first, *others = options.records
     second = {source.key: record for other in others for source, record in recorded_images(other)}

@@ -20,7 +20,8 @@ from captioner.captioning.caption import Caption, Result
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.folder_run import Report, caption_into
 from captioner.captioning.options import CaptionOptions, OutputOptions
-from captioner.captioning.records import CAPTIONS, ERRORS, read_lines, recorded_captions, share_grid
+from captioner.captioning.recorded_captions import recorded_captions, share_grid
+from captioner.captioning.records import CAPTIONS, ERRORS, read_lines
 from captioner.datasets.dataset import CaptionedImage
 from captioner.evaluation.tables import json_text
 from captioner.files import printable, read_json_object, write_whole

@@ -22,14 +22,8 @@ from PIL import Image
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.corrections import written_caption
-from captioner.captioning.records import (
-    CAPTIONS,
-    read_lines,
-    recorded_captions,
-    recorded_confidence,
-    recorded_images,
-    refuse_link,
-)
+from captioner.captioning.recorded_captions import recorded_captions, recorded_confidence, recorded_images
+from captioner.captioning.records import CAPTIONS, read_lines, refuse_link
 from captioner.evaluation.report.html import fill_template, policy_hash
 from captioner.files import printable, replacing
 from captioner.images.geometry import Geometry

@@ -13,7 +13,8 @@ from helpers.toy_captions import GRID, SIDE, caption_of
 
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
-from captioner.captioning.records import Origin, caption_record, recorded_captions, to_line
+from captioner.captioning.recorded_captions import recorded_captions
+from captioner.captioning.records import Origin, caption_record, to_line
 from captioner.captioning.teacher_forcing import force_images
 from captioner.images.preprocessing import Preprocessing
 from captioner.images.sources import Source

@@ -19,14 +19,8 @@ from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.corrections import corrected
 from captioner.captioning.output.derived import Derived
-from captioner.captioning.records import (
-    CAPTIONS,
-    Origin,
-    caption_record,
-    recorded_captions,
-    recorded_confidence,
-    to_line,
-)
+from captioner.captioning.recorded_captions import recorded_captions, recorded_confidence
+from captioner.captioning.records import CAPTIONS, Origin, caption_record, to_line
 from captioner.captioning.schema import record_schema
 from captioner.model.encoders.encoder import Encoder
 

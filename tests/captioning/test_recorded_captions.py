@@ -13,15 +13,8 @@ from helpers.tar_files import write_tar
 from helpers.toy_captions import GRID, SIDE, caption_of
 
 from captioner.captioning.caption import Caption
-from captioner.captioning.records import (
-    Origin,
-    Record,
-    caption_record,
-    recorded_captions,
-    recorded_images,
-    share_grid,
-    to_line,
-)
+from captioner.captioning.recorded_captions import recorded_captions, recorded_images, share_grid
+from captioner.captioning.records import Origin, Record, caption_record, to_line
 from captioner.images.preprocessing import Preprocessing
 
 ORIGIN = Origin("model", {"beam": 5}, attention=True)

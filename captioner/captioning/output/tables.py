@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from captioner.captioning.records import CAPTIONS, Record, read_lines, recorded_confidence
+from captioner.captioning.recorded_captions import recorded_confidence
+from captioner.captioning.records import CAPTIONS, Record, read_lines
 from captioner.model.confidence import is_low
 
 FORMATS = ("jsonl", "txt", "csv", "coco", "xmp", "exiftool")
