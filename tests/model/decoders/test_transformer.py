@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoder import make_decoder
-from captioner.model.decoders.transformer import LONGEST, TransformerDecoder, TransformerLayer, sinusoids
+from captioner.model.decoders.transformer import LONGEST, TransformerDecoder, sinusoids
+from captioner.model.decoders.transformer_layer import TransformerLayer
 
 SETTINGS: dict[str, Any] = {"embedding": 4, "regions": 3, "positions": "sinusoidal", **TRANSFORMER}
 SCALED_DOT = AttentionConfig(score="scaled-dot")
