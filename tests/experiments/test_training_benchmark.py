@@ -15,7 +15,7 @@ from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.textbook import Textbook, soft_loss
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "benchmarks"))
-from training import CAPTIONS_PER_IMAGE, Batch, Case, multiply_adds, our_loss, sample_lengths
+from training_steps import CAPTIONS_PER_IMAGE, Batch, Case, multiply_adds, our_loss, sample_lengths
 
 V, L, D, E, H, A = 11, 4, 6, 5, 7, 3
 PAPER = {"regions": 0, "normalise": False, "embedding": E, "hidden": H, "tied": False, "dropout": 0.0}
