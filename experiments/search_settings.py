@@ -21,9 +21,9 @@ from captioner.evaluation.model_captions import open_cache
 from captioner.evaluation.tables import label
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import load_checkpoint
-from captioner.model.config import SearchConfig
 from captioner.model.regions import Regions
 from captioner.model.search.beam import beam_search
+from captioner.model.search_settings import SearchConfig
 
 BATCH = 64  # images
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider")

@@ -28,9 +28,9 @@ from captioner.files import digest
 from captioner.model.bundled import MANIFEST, SCORES, summarise
 from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.model.checkpoint_files import deserialise, serialise
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import search
+from captioner.model.search_settings import SearchConfig
 from captioner.training.recipe import Recipe, load_recipe, recipe_to_dict, to_yaml
 from captioner.training.settings import DataConfig
 from captioner.training.start import check_state

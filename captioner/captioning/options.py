@@ -9,8 +9,7 @@ from typing import Any, TypedDict
 
 from captioner.captioning.output.tables import FORMATS, NAMINGS, SIDECARS
 from captioner.captioning.output.wording import Wording
-from captioner.model.config import SearchConfig
-from captioner.model.search_settings import Setting, check_settings, setting, settings_of
+from captioner.model.search_settings import SearchConfig, Setting, check_settings, setting, settings_of
 
 EXISTING = ("skip", "overwrite", "error")
 

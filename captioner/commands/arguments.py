@@ -14,9 +14,9 @@ from captioner.commands.parser import checking_usage, positive
 from captioner.files import printable
 from captioner.images.preprocessing import FITS
 from captioner.model.bundled import DEFAULT
-from captioner.model.config import WEIGHTS, EncoderConfig, SearchConfig
+from captioner.model.config import WEIGHTS, EncoderConfig
 from captioner.model.extensions import allow
-from captioner.model.search_settings import settings_of
+from captioner.model.search_settings import SearchConfig, settings_of
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner

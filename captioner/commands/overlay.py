@@ -40,8 +40,7 @@ from captioner.figures.overlay_files import (
 from captioner.files import printable
 from captioner.images.sources import Source
 from captioner.model.bundled import distinct_names, find_model, model_name
-from captioner.model.config import SearchConfig
-from captioner.model.search_settings import settings_of
+from captioner.model.search_settings import SearchConfig, settings_of
 
 if TYPE_CHECKING:
     from captioner.captioning.captioner import Captioner

@@ -18,7 +18,6 @@ from captioner.model.checks import (
     check_types,
 )
 from captioner.model.extensions import is_extension
-from captioner.model.search_settings import check_settings, setting
 
 WEIGHTS = ("imagenet", "random")  # or a file
 IMPORTED = "imported/"  # before the name of regions that were imported
@@ -30,7 +29,6 @@ FEEDS = ("every-step", "first-step", "state", "feed-forward")
 GATES = ("none", "scalar", "vector")
 KINDS = ("lstm", "transformer")
 POSITIONS = ("learned", "sinusoidal")  # of a transformer's words
-METHODS = ("beam", "sample")
 ENGINES = ("auto", "int8", "onnx", "torch")  # what runs a frozen encoder
 MOST_PIXELS = 1024  # of an encoder's side; recipes have 288 at most
 WIDEST = 16_384  # numbers in a layer; recipes have 2,048 at most
@@ -241,80 +239,3 @@ def check_parts(decoder: DecoderConfig, attention: AttentionConfig) -> None:
             f"attention.feed is {attention.feed!r}; with decoder.layers 2, which reads the mean region at every step, "
             "it must be 'every-step'"
         )
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """How captions are searched for; lengths count words without the end marker.
-
-    The `method` is a beam of so many captions side by side, 1 for the best next word each time, or to sample words.
-    Hypotheses are ranked by log probability / (words + 1) ^ `length_power`: 0 favours short captions, 1 is the mean
-    over words. `no_repeat` forbids a caption to say so many words in a row twice, 0 to allow it; `content_limit` is how
-    often it may say a content word, whose plural counts as the same, 0 for no limit.
-
-    A beam may be cut into `groups` that make different captions (Vijayakumar et al., 2016): a word costs `diversity` of
-    log probability for each beam of the groups before that takes it at the same place. Samples are drawn at a
-    `temperature`, below 1 for more probable words, among the `top_k` most probable words (0: all), and of these among
-    the fewest that make up the share `top_p` of the probability.
-    """
-
-    method: str = "beam"
-    beam: int = setting(5, "follow the K most probable captions at once", "K", method="beam", least=1, http=(1, 20))
-    groups: int = setting(1, "split the beam into N groups that must differ", method="beam", least=1, http=(1, 20))
-    diversity: float = setting(
-        0.5,
-        "cost, in log probability, of a word that an earlier group chose at the same position",
-        "COST",
-        method="beam",
-        least=0,
-        http=(0, 100),
-    )
-    length_power: float = setting(
-        0.9,
-        "rank captions by log probability / length^P: 0 favours short ones, 1 long ones",
-        "P",
-        least=0,
-        http=(0, 10),
-    )
-    minimum_length: int = setting(1, "say at least N words", least=0, http=(0, 60))
-    maximum_length: int = setting(30, "say at most N words", least=1, http=(1, 60))
-    no_repeat: int = setting(3, "never say the same N words in a row twice; 0 allows repetition", least=0, http=(0, 60))
-    content_limit: int = setting(
-        0, "say a content word, such as dog (or dogs), at most N times; 0 sets no limit", least=0, http=(0, 60)
-    )
-    temperature: float = setting(
-        1.0,
-        "draw from sharper (T below 1) or flatter (T above 1) probabilities",
-        "T",
-        method="sample",
-        above=0,
-        http=(0.05, 10),
-    )
-    top_k: int = setting(
-        0,
-        "draw from the N most probable words only; 0 draws from all",
-        method="sample",
-        least=0,
-        http=(0, 1_000_000),
-    )
-    top_p: float = setting(
-        1.0,
-        "draw from the fewest words whose probabilities add up to P",
-        "P",
-        method="sample",
-        above=0,
-        most=1,
-        http=(0.001, 1),
-    )
-
-    def __post_init__(self) -> None:
-        check_choices("search", self, method=METHODS)
-        check_settings("search", self)
-        if self.beam % self.groups:
-            raise SettingError("search", "groups", f"is {self.groups}; it must divide the beam of {self.beam}")
-        if self.maximum_length < self.minimum_length:
-            raise SettingError(
-                "search",
-                "maximum_length",
-                f"is {self.maximum_length}; it must be at least minimum_length, which is {self.minimum_length}",
-            )

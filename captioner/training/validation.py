@@ -15,11 +15,11 @@ from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import PAD, Vocabulary
 from captioner.evaluation.analysis.diagnostics import STILL, total_variation
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
-from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.losses import word_losses
 from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.processes import Processes
 from captioner.training.data import ValidationSet
 from captioner.training.settings import LossConfig

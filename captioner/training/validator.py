@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
+from captioner.model.search_settings import SearchConfig
 from captioner.processes import Processes
 from captioner.training.data import TrainingData, ValidationSet
 from captioner.training.learner import Learner

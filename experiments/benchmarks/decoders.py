@@ -19,11 +19,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from training import POOL, Case, our_loss, time_step
+from training_steps import POOL, Case, our_loss, time_step
 
-from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.search.beam import beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.training.recipe import load_recipe
 
 DECODERS = {

@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, START
-from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig, SearchConfig
+from captioner.model.config import AttentionConfig, DecoderConfig, EncoderConfig
 from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.engines import make_engine
 from captioner.model.search.beam import beam_search
 from captioner.model.search.next_words import next_word_scores
+from captioner.model.search_settings import SearchConfig
 from captioner.model.textbook import Textbook, all_there
 from captioner.threads import available_cores, map_ahead
 

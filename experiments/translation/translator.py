@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from captioner.datasets.vocabulary import PAD
-from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoder import make_decoder
 from captioner.model.losses import word_losses
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.beam import Hypothesis, search
+from captioner.model.search_settings import SearchConfig
 
 SEARCH_BATCH = 64  # sentences
 

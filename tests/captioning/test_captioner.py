@@ -33,10 +33,9 @@ from captioner.images.opening import ImageError, open_image
 from captioner.images.sources import Source
 from captioner.model.bundled import DEFAULT, MANIFEST, bundled_models, distinct_names, find_model
 from captioner.model.checkpoint_files import MANIFEST as CHECKPOINT_MANIFEST
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.search.beam import search
-from captioner.model.search_settings import settings_of
+from captioner.model.search_settings import SearchConfig, settings_of
 from captioner.threads import map_ahead
 
 CAT = EXAMPLES / "cat.jpg"

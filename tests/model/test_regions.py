@@ -10,12 +10,13 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model import losses, textbook
-from captioner.model.config import MODES, SCORES, AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.config import MODES, SCORES, AttentionConfig, DecoderConfig
 from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions, mean_region
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.sampling import roll_out
+from captioner.model.search_settings import SearchConfig
 from captioner.model.textbook import Textbook
 
 B, N, T, V, D, GRID = 3, 2, 4, 11, 6, (2, 3)

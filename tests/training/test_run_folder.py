@@ -24,8 +24,8 @@ from helpers.toy_training import (
 from PIL import Image
 
 from captioner.model.checkpoint import load_checkpoint, load_training_state
-from captioner.model.config import SearchConfig
 from captioner.model.search.beam import beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.training.recipe import Recipe, load_recipe
 from captioner.training.run_folder import RunFolder
 

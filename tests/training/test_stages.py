@@ -32,10 +32,11 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.checkpoint import load_checkpoint
-from captioner.model.config import EncoderConfig, SearchConfig
+from captioner.model.config import EncoderConfig
 from captioner.model.encoders.encoder import load_encoder
 from captioner.model.encoders.region_cache import RegionCache
 from captioner.model.search.beam import beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.training.data import TrainingData
 from captioner.training.recipe import Recipe
 

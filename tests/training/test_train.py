@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from captioner.model.checkpoint import Checkpoint, load_checkpoint
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.kernels import precision as kernel
 from captioner.model.search.beam import beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.training.data import TrainingData
 from captioner.training.learner import Learner
 

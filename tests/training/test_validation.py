@@ -15,9 +15,10 @@ import captioner.training.validation
 from captioner.datasets.dataset import CaptionedImage
 from captioner.datasets.vocabulary import Vocabulary
 from captioner.evaluation.metrics.bleu_rouge_cider import CiderD, bleu
-from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoders.lstm import LSTMDecoder
 from captioner.model.search.beam import Hypothesis, beam_search
+from captioner.model.search_settings import SearchConfig
 from captioner.processes import Processes
 from captioner.training.data import ValidationSet
 from captioner.training.settings import LossConfig

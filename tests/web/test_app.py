@@ -29,9 +29,8 @@ from captioner.captioning.captioner import Captioner
 from captioner.captioning.options import make_options
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.confidence import CONFIDENCE
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.encoder import Encoder
-from captioner.model.search_settings import settings_of
+from captioner.model.search_settings import SearchConfig, settings_of
 from captioner.web.app import make_app
 from captioner.web.assets import PAGE_FILES
 from captioner.web.decoding import Decoders

@@ -12,11 +12,10 @@ from captioner import __version__
 from captioner.datasets.vocabulary import CONTRACTIONS, CUT_WORDS, END, PAD, START, UNKNOWN
 from captioner.files import write_whole
 from captioner.model.checkpoint import Checkpoint
-from captioner.model.config import SearchConfig
 from captioner.model.encoders.onnx_graph import build_graph
 from captioner.model.onnx.decoder import build_start, build_step
 from captioner.model.onnx.nodes import Unsupported, store_in_half
-from captioner.model.search_settings import settings_of
+from captioner.model.search_settings import SearchConfig, settings_of
 
 FORMAT = 1
 ABOUT = "model.json"

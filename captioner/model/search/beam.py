@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START
-from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing, top_scores
 from captioner.model.search.sampling import sample
+from captioner.model.search_settings import SearchConfig
 
 __all__ = ["Hypothesis", "beam_search", "nothing", "search"]
 

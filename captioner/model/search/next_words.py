@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
 from captioner.datasets.word_classes import content_groups
-from captioner.model.config import SearchConfig
+from captioner.model.search_settings import SearchConfig
 
 CHUNK = 32  # scores of which only the best is looked at first
 

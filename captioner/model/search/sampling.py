@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels.word_losses import Drawing, row_blocks
 from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
 from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing
+from captioner.model.search_settings import SearchConfig
 
 NEVER_DRAWN = (PAD, START, UNKNOWN)
 

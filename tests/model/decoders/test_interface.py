@@ -13,12 +13,13 @@ from torch import Tensor
 
 from captioner.datasets.vocabulary import END, START
 from captioner.model.checkpoint import load_checkpoint, save_checkpoint
-from captioner.model.config import AttentionConfig, DecoderConfig, SearchConfig
+from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoder import Decoder, Outputs, State, make_decoder
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 from captioner.model.search.beam import search
 from captioner.model.search.sampling import roll_out
+from captioner.model.search_settings import SearchConfig
 
 SAMPLING = [kind for kind in KINDS if kind.endswith(("hard", "gumbel"))]
 GLIMPSING = [kind for kind in KINDS if "glimpse" in kind]

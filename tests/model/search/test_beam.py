@@ -12,11 +12,12 @@ from helpers.toy_decoder import V, make_decoder, some_regions
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.model.config import MODES, SearchConfig
+from captioner.model.config import MODES
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.hypotheses import Hypothesis
 from captioner.model.search.next_words import ContentWords, NotFinite, top_scores
+from captioner.model.search_settings import SearchConfig
 
 WORDS = [word for word in range(V) if word > UNKNOWN]
 PLAIN = SearchConfig(beam=3, minimum_length=0, maximum_length=4, no_repeat=0)

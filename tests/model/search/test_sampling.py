@@ -10,7 +10,6 @@ from helpers.toy_decoder import make_decoder, some_regions
 from torch import Tensor
 
 from captioner.datasets.vocabulary import END, PAD, START, UNKNOWN
-from captioner.model.config import SearchConfig
 from captioner.model.decoder import Decoder
 from captioner.model.kernels import word_losses
 from captioner.model.kernels.word_losses import Drawing
@@ -18,6 +17,7 @@ from captioner.model.randomness import Randomness
 from captioner.model.search.beam import search
 from captioner.model.search.next_words import ContentWords
 from captioner.model.search.sampling import NEVER_DRAWN, draw, draw_words, pick, roll_out, sample
+from captioner.model.search_settings import SearchConfig
 
 
 def allowed(logits: Tensor) -> Tensor:
