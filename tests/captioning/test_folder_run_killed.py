@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,18 +148,9 @@ def test_an_interrupted_run_says_so_and_goes_on(
     assert_same(check(out, FEW), whole)
 
 
-def shares(count: int) -> list[dict[str, str]]:
-    """Return the environments that torchrun would give to so many processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-
-
 def test_two_processes_equal_one(folder: Path, forks: Forks, whole: dict[str, Any]) -> None:
     out = folder / "shared"
-    assert forks.run(command("shared"), command("shared"), environments=shares(2)) == [1, 1]
+    assert forks.run(command("shared"), command("shared"), share=True) == [1, 1]
     assert "247 captioned" in forks.output(0)
     assert "0 skipped, 3 failed" in forks.output(0)
     assert forks.output(1) == ""
@@ -168,7 +158,7 @@ def test_two_processes_equal_one(folder: Path, forks: Forks, whole: dict[str, An
     records = check(out, FEW)
     assert_same(records, whole)
     # Another number of processes, or one alone, finds everything done.
-    assert forks.run(*[command("shared")] * 3, environments=shares(3)) == [1, 1, 1]
+    assert forks.run(*[command("shared")] * 3, share=True) == [1, 1, 1]
     assert "0 captioned, 247 skipped, 3 failed" in forks.output(0)
     assert forks.run(command("shared")) == [1]
     assert "0 captioned, 247 skipped, 3 failed" in forks.output(0)
@@ -179,7 +169,7 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     folder: Path, forks: Forks, whole: dict[str, Any]
 ) -> None:
     out = folder / "shared-killed"
-    children = forks.start(command(out.name), command(out.name), environments=shares(2), holds=[(ADDED, 20)])
+    children = forks.start(command(out.name), command(out.name), share=True, holds=[(ADDED, 20)])
     # Lines that are whole: the last one may be half written when it is looked at.
     wait_until(lambda: [part.read_bytes().count(b"\n") for part in out.glob("parts/captions-*-of-2.jsonl")] == [20, 20])
     for child in children:
@@ -189,11 +179,11 @@ def test_processes_that_are_killed_leave_their_parts_to_the_next(
     assert done == 40
     # One of the next two dies: the other says so, once it has done its own share.
     before, holds = size(out), [None, (ADDED, 20)]
-    children = forks.start(command(out.name), command(out.name), environments=shares(2), holds=holds)
+    children = forks.start(command(out.name), command(out.name), share=True, holds=holds)
     wait_for_more(out, before)
     os.kill(children[1], signal.SIGKILL)
     assert forks.wait() == [1, -9]
     assert "another process ended early; run the same command again to resume" in forks.errors(0)
     assert len(read(out / "captions.jsonl")) == done  # what the first two had left
-    assert forks.run(command(out.name), command(out.name), environments=shares(2)) == [1, 1]
+    assert forks.run(command(out.name), command(out.name), share=True) == [1, 1]
     assert_same(check(out, FEW), whole)

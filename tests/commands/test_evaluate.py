@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.holding import wait_until
+from helpers.meeting import Meeting
 from helpers.toy_evaluation import COUNT, make_home, write_some
 from helpers.toy_judge import ToyJudge
 
@@ -307,11 +307,8 @@ def test_killed_it_goes_on_and_ends_as_if_nothing_had_happened(place: Path, tmp_
 
 def test_two_processes_give_what_one_gives(place: Path, tmp_path: Path) -> None:
     assert evaluate("one", "data", "--out", str(tmp_path / "alone"), "--quiet") == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [start(place, tmp_path / "both", RANK=str(rank), LOCAL_RANK=str(rank), **common) for rank in range(2)]
+    meeting = Meeting(2)
+    processes = [start(place, tmp_path / "both", **environment) for environment in meeting.environments()]
     (table, told), (nothing, silence) = (process.communicate() for process in processes)
     assert [process.returncode for process in processes] == [0, 0], told + silence
     assert table == (tmp_path / "alone" / "comparison.txt").read_text()

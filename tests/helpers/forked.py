@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from helpers.meeting import Meeting
+
 # The first process imports once, loads each model once, and forks a child for every command. It has started no threads
 # before the fork.
 _PARENT = """
@@ -61,6 +63,7 @@ class Forks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: list[int] = []
+        self.meeting: Meeting | None = None
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PARENT, str(folder)],
             stdin=subprocess.PIPE,
@@ -72,17 +75,19 @@ class Forks:
     def start(
         self,
         *commands: list[str],
-        environments: list[dict[str, str]] | None = None,
+        share: bool = False,
         holds: Sequence[tuple[str, int] | None] = (),
     ) -> list[int]:
-        """Start commands, and return the numbers of their processes.
+        """Start commands, which `share` the work as under torchrun or not, and return the numbers of their processes.
 
         `holds` are those of `helpers.holding.hold_after`, of each command; the last holds for all that follow.
         """
+        self.meeting = Meeting(len(commands)) if share else None
+        environments = self.meeting.environments() if self.meeting else [{} for _ in commands]
         jobs = [
             {
                 "arguments": arguments,
-                "environment": environments[number] if environments else {},
+                "environment": environments[number],
                 "hold": holds[min(number, len(holds) - 1)] if holds else None,
                 "output": str(self.folder / f"output-{number}"),
                 "errors": str(self.folder / f"errors-{number}"),
@@ -97,12 +102,12 @@ class Forks:
     def wait(self) -> list[int]:
         """Wait until all have ended, and return their exit codes, negative where a signal ended them."""
         codes: list[int] = self._read()
-        self.running = []
+        self.running, self.meeting = [], None
         return codes
 
-    def run(self, *commands: list[str], environments: list[dict[str, str]] | None = None) -> list[int]:
+    def run(self, *commands: list[str], share: bool = False) -> list[int]:
         """Start commands, and wait until they have ended."""
-        self.start(*commands, environments=environments)
+        self.start(*commands, share=share)
         return self.wait()
 
     def output(self, number: int = 0) -> str:

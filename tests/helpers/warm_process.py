@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from helpers.meeting import Meeting
 
 PATIENCE = 150  # seconds for one job, on however busy a machine
 
@@ -31,17 +32,21 @@ class WarmProcess:
             bufsize=1,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
+        self.meeting: Meeting | None = None
 
-    def start(self, **job: Any) -> list[int]:
-        """Start a job, and return the process ids of its children."""
+    def start(self, *, processes: int = 1, **job: Any) -> list[int]:
+        """Start a job of so many processes, and return the process ids of its children."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
+        self.meeting = Meeting(processes)  # of this process: the other starts no threads
+        environments = self.meeting.environments()
+        self.process.stdin.write(json.dumps({**job, "environments": environments}) + "\n")
         children: list[int] = self._answer()["children"]
         return children
 
     def wait(self) -> list[int]:
         """Return the exit codes of the children of the job that was started."""
         codes: list[int] = self._answer()["codes"]
+        self.meeting = None
         return codes
 
     def run(self, **job: Any) -> list[int]:
@@ -62,12 +67,6 @@ class WarmProcess:
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(timeout=60) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _train(job: dict[str, Any], rank: int) -> int:
@@ -96,8 +95,10 @@ def _train(job: dict[str, Any], rank: int) -> int:
 
 
 def _serve() -> None:
+    import onnxruntime  # noqa: F401
     import pytest
     import torch
+    import torch._dynamo  # which every child would take a second to import at its first step
     import torch.distributed
 
     from captioner.model.config import EncoderConfig
@@ -108,15 +109,13 @@ def _serve() -> None:
     toy_training.load_once(EncoderConfig(**toy_training.ENCODER))
     for line in sys.stdin:
         job = json.loads(line)
-        count, port = job.get("processes", 1), _free_port()
         children = []
-        for rank in range(count):
+        for rank, environment in enumerate(job["environments"]):
             child = os.fork()
             if child == 0:
                 code = 1
                 try:
-                    names = {"RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                    os.environ.update({name: str(value) for name, value in names.items()})
+                    os.environ.update(environment)
                     code = _train(job, rank)
                 except BaseException as error:
                     print(f"rank {rank}: {error!r}", file=sys.stderr, flush=True)
