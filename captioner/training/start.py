@@ -206,10 +206,15 @@ def _new_encoder(recipe: Recipe) -> Encoder:
 
 
 def _same_encoder(recipe: Recipe, start: Checkpoint | None) -> Encoder:
+    """Return the encoder of a checkpoint that holds its weights, at the size of the recipe."""
     assert start is not None
-    if replace(start.encoder, weights=recipe.encoder.weights) != recipe.encoder:
+    size, own_size = recipe.encoder.size, start.encoder.size
+    same = replace(start.encoder, weights=recipe.encoder.weights, size=size) == recipe.encoder
+    if not same or (size is None and own_size is not None):
         raise ValueError(f"the checkpoint's encoder is {start.encoder}, not {recipe.encoder}; its weights fit no other")
-    return replace(start, encoder=recipe.encoder).build_encoder()  # its file may lie elsewhere now
+    # Its file may lie elsewhere now.
+    encoder = replace(start, encoder=replace(recipe.encoder, size=own_size)).build_encoder()
+    return encoder if size is None or size == own_size else encoder.at_size(size)
 
 
 def _load_weights(decoder: Decoder, start: Checkpoint, recipe: Recipe, source: str, say: Callable[[str], None]) -> None:

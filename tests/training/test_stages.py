@@ -228,9 +228,21 @@ def test_training_goes_on_from_a_tuned_encoder(data: Path, tmp_path: Path) -> No
     assert tuned is not None
     assert kept is not None
     assert all(torch.equal(kept[name], own) for name, own in tuned.items())
-    other = toy_recipe(data, encoder={"size": 96}, start=str(first.folder))
-    with pytest.raises(ValueError, match=r"^the checkpoint's encoder is .*size=64.*size=96"):
+    other = toy_recipe(data, encoder={"layer": "stride8"}, start=str(first.folder))
+    with pytest.raises(ValueError, match=r"^the checkpoint's encoder is .*layer=None.*layer='stride8'"):
         run_toy(other, tmp_path / "third")
+
+
+def test_training_goes_on_from_a_tuned_encoder_at_another_size(data: Path, tmp_path: Path) -> None:
+    first, _ = run_toy(toy_recipe(data, epochs=1, tuning={"from_epoch": 1, "rate": 3e-3}), tmp_path / "first")
+    assert first is not None
+    larger = toy_recipe(data, epochs=1, encoder={"size": 96}, start=str(first.folder))
+    outcome, _ = run_toy(larger, tmp_path / "second")
+    assert outcome is not None
+    before, after = load_checkpoint(first.folder), load_checkpoint(outcome.folder)
+    assert (before.encoder_identity["grid"], after.encoder_identity["grid"]) == ([2, 2], [3, 3])
+    assert before.encoder_identity["weights"] == after.encoder_identity["weights"]
+    assert after.build_encoder().preprocessing.size == 96
 
 
 def test_blocks_that_were_tuned_and_others_after_them_are_all_kept(data: Path, tmp_path: Path) -> None:

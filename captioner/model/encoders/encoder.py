@@ -93,6 +93,11 @@ class Encoder(nn.Module):
         layer = f"{self.layer}-before{blocks}"
         return Encoder(self.name, self.trunk[:-blocks], self.stride, self.preprocessing, layer=layer)
 
+    def at_size(self, size: int) -> Encoder:
+        """Return the encoder of larger or smaller images, on the same weights."""
+        preprocessing = replace(self.preprocessing, size=size, cells=None)
+        return Encoder(self.name, self.trunk, self.stride, preprocessing, self.classifier, self.layer)
+
     def train(self, mode: bool = True) -> Encoder:
         """Set training mode, unless frozen."""
         super().train(mode and not self.frozen)
