@@ -12,6 +12,7 @@ from typing import Any
 from captioner.files import printable, read_json_object
 
 MANIFEST = "checkpoint.json"  # of a checkpoint folder, see `checkpoint_files`
+SHARED = "encoders"  # a folder beside those of models, for encoders that several of them share
 LARGEST_MANIFEST = 16_000_000  # bytes; a model of ten thousand words has a hundredth of it
 LARGEST_SCORES = 16_000_000  # bytes of what an evaluation tells
 LARGEST_SCORE = 1e6
@@ -31,8 +32,9 @@ def bundled_models() -> list[str]:
 class ModelSummary:
     """What there is to say about a model without loading it.
 
-    `attention` is its mode, `size` its bytes on disk, `evaluation` what `captioner evaluate` found, where it was asked,
-    `speed` its images per second as a share of the fastest bundled model's, where that was measured.
+    `attention` is its mode, `size` its bytes on disk with an encoder that it shares, `evaluation` what `captioner
+    evaluate` found, where it was asked, `speed` its images per second as a share of the fastest bundled model's, where
+    that was measured.
     """
 
     name: str
@@ -48,12 +50,27 @@ class ModelSummary:
 def summarise(folder: Path) -> ModelSummary:
     """Return what the files in a checkpoint folder say about their model."""
     match read_json_object(folder / MANIFEST, most=LARGEST_MANIFEST):
-        case {"encoder": {"name": str(encoder)}, "attention": {"mode": str(mode)}, "vocabulary": {"words": [*words]}}:
-            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        case {
+            "encoder": {"name": str(encoder)},
+            "attention": {"mode": str(mode)},
+            "vocabulary": {"words": [*words]},
+            "files": {**files},
+        }:
+            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) + _shared(folder, files)
             evaluation = read_evaluation(folder / SCORES) if (folder / SCORES).exists() else None
             speed = relative_speed(folder.name) if folder.resolve().parent == PRETRAINED.resolve() else None
             return ModelSummary(model_name(folder), folder, encoder, mode, len(words), size, evaluation, speed)
-    raise ValueError(f"{folder} is damaged: {MANIFEST} has no encoder, attention or vocabulary")
+    raise ValueError(f"{folder} is damaged: {MANIFEST} has no encoder, attention, vocabulary or files")
+
+
+def _shared(folder: Path, files: dict[str, Any]) -> int:
+    """Return the bytes of those files of a model that lie beside its folder, not in it."""
+    total = 0
+    for entry in files.values():
+        match entry:
+            case {"name": str(name), "bytes": int(size)} if not (folder / name).exists():
+                total += size
+    return total
 
 
 def relative_speed(name: str) -> float | None:

@@ -3,6 +3,8 @@
     checkpoint.json                     the manifest: plain values, and the name, size and digest of each file
     decoder-1a2b3c4d5e6f.safetensors    tensors, in a file named after its role and its contents
 
+An encoder that several models share may lie in `encoders/` beside their folders instead: its name tells its contents.
+
 A new save never touches a file that the present manifest names, and counts from the moment its own manifest takes the
 place of that one. Nothing here can run code when it is read, and what is too large or no regular file is not read.
 """
@@ -24,7 +26,7 @@ from torch import Tensor
 from captioner import __version__
 from captioner.datasets.annotations import shown
 from captioner.files import check_regular, digest, one_line, parse_json, read_json, read_whole, sync_folder, write_whole
-from captioner.model.bundled import LARGEST_MANIFEST, MANIFEST
+from captioner.model.bundled import LARGEST_MANIFEST, MANIFEST, SHARED
 from captioner.processes import check_memory
 
 FORMAT_VERSION = 1
@@ -74,12 +76,17 @@ def read_folder(folder: Path, roles: Collection[str]) -> tuple[dict[str, Any], d
         manifest = read_manifest(folder)
         entries = {role: entry for role, entry in manifest["files"].items() if role in roles}
         try:
-            return manifest, {role: _read_file(folder / entry["name"], entry) for role, entry in entries.items()}
+            return manifest, {role: _read_file(_find(folder, role, entry), entry) for role, entry in entries.items()}
         except FileNotFoundError as error:
             # Unless a save came between, and took the files of the manifest before it away.
             if read_manifest(folder)["files"] == manifest["files"]:
                 missing = Path(error.filename).name
                 raise ValueError(f"{folder} is incomplete: {missing} is missing; get it anew") from None
+
+
+def _find(folder: Path, role: str, entry: dict[str, Any]) -> Path:
+    own, shared = folder / entry["name"], folder.parent / SHARED / entry["name"]
+    return shared if role == "encoder" and not own.exists() and shared.exists() else own
 
 
 def _read_file(path: Path, entry: dict[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from torch import Tensor
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.files import digest
 from captioner.model import checkpoint_files
-from captioner.model.bundled import MANIFEST
+from captioner.model.bundled import MANIFEST, SHARED, summarise
 from captioner.model.checkpoint import TrainingState, load_checkpoint, load_training_state, save_checkpoint
 from captioner.model.checkpoint_files import serialise
 from captioner.training.recipe import recipe_from_dict
@@ -41,7 +41,7 @@ def refusal(folder: Path) -> str:
         load_checkpoint(folder)
     message = str(caught.value)
     assert "\n" not in message
-    assert str(folder) in message
+    assert str(folder) in message or str(folder.parent / SHARED) in message
     return message
 
 
@@ -166,6 +166,27 @@ def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     assert refusal(tmp_path / "worst") == f"{tmp_path / 'worst'} is no checkpoint: there is no such folder"
     path = tmp_path / "best" / "checkpoint.json"
     assert refusal(path) == f"{path} is no checkpoint: it is a file; name the folder that it is in"
+
+
+def test_models_may_share_an_encoder_that_lies_beside_their_folders(tmp_path: Path) -> None:
+    weights = {"0.weight": torch.arange(1000.0)}
+    for name in ("one", "other"):
+        save_checkpoint(tmp_path / name, make_checkpoint(len(name), encoder_weights=weights))
+    alone = summarise(tmp_path / "one").size
+    (first,), (second,) = (list((tmp_path / name).glob("encoder-*")) for name in ("one", "other"))
+    assert first.name == second.name
+    (tmp_path / SHARED).mkdir()
+    shared = first.rename(tmp_path / SHARED / first.name)
+    second.unlink()
+    for name in ("one", "other"):
+        found = load_checkpoint(tmp_path / name).encoder_weights
+        assert found is not None
+        assert torch.equal(found["0.weight"], weights["0.weight"])
+    assert summarise(tmp_path / "one").size == alone
+    shared.write_bytes(shared.read_bytes()[:-1] + b"x")
+    assert "checksum of" in refusal(tmp_path / "one")
+    shared.unlink()
+    assert refusal(tmp_path / "one").endswith(f"{first.name} is missing; get it anew")
 
 
 def test_damaged_files(tmp_path: Path) -> None:
