@@ -82,18 +82,22 @@ class EpochPlan:
         epoch: int,
         *,
         captions: int = 0,
+        least_captions: int = 1,
         references: bool = False,
     ) -> None:
         """Cut the corpus into items and batches.
 
-        With `captions` above 0 an item is an image without its captions, which stands for so many sampled ones; with
-        `references` it has one of its own beside them.
+        With `captions` above 0 an item is an image without its captions, which stands for so many sampled ones, if it
+        has at least `least_captions` to compare them with; with `references` it has one of its own beside them.
         """
         self.corpus, self.config, self.epoch = corpus, config, epoch
         self.seed = (seed, epoch)
         order = np.random.default_rng([*self.seed, ORDER])
         sampled = captions > 0
-        items = _whole_images(corpus, captions) if sampled else _cut_items(corpus, config.captions_per_image, order)
+        if sampled:
+            items = _whole_images(corpus, captions, least_captions)
+        else:
+            items = _cut_items(corpus, config.captions_per_image, order)
         self.batches = _cut_batches(corpus, items, config, order, sampled)
         self.sampled = captions
         self.mirrored = order.random(len(corpus.images)) < (0.5 if config.flips else 0.0)
@@ -137,8 +141,11 @@ def _cut_items(corpus: Corpus, largest: int, order: np.random.Generator) -> list
     return items
 
 
-def _whole_images(corpus: Corpus, captions: int) -> list[Item]:
-    return [(image, (0,) * captions) for image in range(len(corpus.images))]
+def _whole_images(corpus: Corpus, captions: int, least: int) -> list[Item]:
+    judged = np.flatnonzero(np.diff(corpus.captions) >= least).tolist()
+    if not judged:
+        raise ValueError(f"no training image has {least} captions; lower self_critical.least_captions")
+    return [(image, (0,) * captions) for image in judged]
 
 
 def _draw_references(corpus: Corpus, order: np.random.Generator) -> Indices:

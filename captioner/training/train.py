@@ -192,6 +192,7 @@ class _Training:
             self.recipe.seed,
             epoch,
             captions=critic.samples if critical else 0,
+            least_captions=critic.least_captions,
             references=critical and critic.cross_entropy > 0,
         )
         self.plan_lengths[critical] = len(plan)  # the same in every epoch of a kind

@@ -205,6 +205,17 @@ def test_batches_to_be_sampled_have_each_image_once() -> None:
     assert images != sorted(images)
 
 
+def test_only_images_with_enough_captions_are_sampled_for() -> None:
+    plan = EpochPlan(UNEVEN, BatchConfig(21, 5, 3), 0, 0, captions=4, least_captions=4, references=True)
+    images = Counter(image for index in range(len(plan)) for image in plan[index].images.tolist())
+    assert images == {image: 1 for image in range(140) if 1 + image % 7 >= 4}
+    assert len(EpochPlan(UNEVEN, BatchConfig(21, 5, 3), 0, 0, least_captions=4)) == len(
+        EpochPlan(UNEVEN, BatchConfig(21, 5, 3), 0, 0)
+    )  # words are learned of all images
+    with pytest.raises(ValueError, match=r"no training image has 8 captions.*self_critical\.least_captions"):
+        EpochPlan(UNEVEN, BatchConfig(21, 5, 3), 0, 0, captions=4, least_captions=8)
+
+
 def test_a_large_corpus_is_small() -> None:
     count = 20_000
     words = tuple(f"word{number}" for number in range(10))
