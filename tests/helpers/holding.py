@@ -8,12 +8,14 @@ runs `captioner COMMAND ...`, held as the variable HOLD says, "TARGET=CALLS"; no
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +46,25 @@ def hold(target: str, is_over: Callable[[int], bool]) -> None:
 def hold_after(target: str, most: int) -> None:
     """Let a method be called so many times; the next call waits for ever."""
     hold(target, lambda calls: calls >= most)
+
+
+# What changes files, and what comes between such calls where a folder is replaced.
+_CALLS = {"open", "write", "flush", "fsync", "close", "truncate", "mkdir", "replace", "rename", "unlink", "remove"}
+
+
+def kill_before_call(number: int) -> None:
+    """Let this process be killed in this thread before the call of that number, from 1 on, that may change files."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, function: Any) -> None:
+        nonlocal calls
+        in_memory = isinstance(getattr(function, "__self__", None), str | bytes | io.StringIO | io.BytesIO)
+        if event == "c_call" and function.__name__ in _CALLS and not in_memory:
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
 
 
 def wait_until(condition: Callable[[], bool], is_alive: Callable[[], bool] = lambda: True) -> None:

@@ -75,17 +75,13 @@ def _train(job: dict[str, Any], rank: int) -> int:
     from captioner.processes import joined_processes
     from captioner.training.recipe import recipe_from_dict
     from helpers import toy_training
-    from helpers.holding import hold
+    from helpers.holding import kill_before_call
 
     captioner.training.validation.BATCH = job.get("validation_batch", captioner.training.validation.BATCH)
     stops = job.get("stop_at", {})  # the step at which a process is asked to stop, by its rank
     stop = toy_training.at_step(stops[str(rank)]) if str(rank) in stops else lambda recorder: False
-    if "hold_at" in job:  # lines of the log, at which the run waits for ever
-        log = Path(job["folder"]) / "log.jsonl"
-        hold(
-            "captioner.training.run_folder:RunFolder.log",
-            lambda calls: log.exists() and log.read_bytes().count(b"\n") >= job["hold_at"],
-        )
+    if "call" in job:
+        kill_before_call(job["call"])
     with joined_processes() as processes:
         outcome, recorder = toy_training.run_toy(
             recipe_from_dict(job["recipe"]), Path(job["folder"]), resume=True, processes=processes, stop=stop

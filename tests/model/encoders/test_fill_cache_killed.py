@@ -6,16 +6,19 @@ import json
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 from helpers.forked import Forks
 from helpers.holding import wait_until
 from helpers.photo_folders import write_photo_folder
 
-KILLS = 10
+KILLS, BATCH = 10, 32
 PHOTOS = 1200
 APPENDED = "captioner.model.encoders.fill_cache:Writer.write"  # a batch
+
+
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_killed_ten_times_equals_never_killed(tmp_path: Path) -> None:
@@ -29,15 +32,14 @@ def test_killed_ten_times_equals_never_killed(tmp_path: Path) -> None:
     chance = random.Random(0)
     counts = []
     for _ in range(KILLS):
-        before = index.stat().st_size if index.exists() else 0
+        before = lines_in(index)
         (child,) = forks.start([*command, str(tmp_path / "killed")], holds=[(APPENDED, 3)])
-        # Some kills come before the first record, most after the next one, at any point of what follows.
-        if chance.random() < 0.8:
-            wait_until(lambda before=before: index.exists() and index.stat().st_size > before)
-        time.sleep(chance.random() * 0.05)  # whatever it does by then, it does not come to its end
+        # Some kills come before the next record, most after some of those up to where the command waits.
+        wanted = before + chance.choice([0, *range(1, 3 * BATCH, 20)])
+        wait_until(lambda wanted=wanted: lines_in(index) >= wanted)
         os.kill(child, signal.SIGKILL)
         assert forks.wait() == [-9]
-        counts.append(index.read_bytes().count(b"\n") if index.exists() else 0)
+        counts.append(lines_in(index))
     assert counts == sorted(counts)  # nothing is lost from one run to the next
     assert 0 < counts[-1] < PHOTOS, "the kills came too late or too early to mean anything"
 
