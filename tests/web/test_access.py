@@ -13,6 +13,7 @@ from helpers.toy_captioner import make_toy, write_images
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
+from helpers.patient_limits import PATIENT
 from starlette.testclient import TestClient
 
 from captioner.captioning.captioner import Captioner
@@ -41,7 +42,7 @@ def image(photo: Path) -> bytes:
 
 
 def client_of(models: list[Served], base_url: str = "http://localhost", **options: Any) -> TestClient:
-    return TestClient(make_app(models, **options), base_url=base_url)
+    return TestClient(make_app(models, limits=PATIENT, **options), base_url=base_url)
 
 
 @pytest.fixture(scope="module")

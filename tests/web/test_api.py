@@ -16,6 +16,7 @@ from helpers.toy_confidence import CALIBRATION
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
+from helpers.patient_limits import PATIENT
 from starlette.testclient import TestClient
 
 from captioner.captioning.captioner import Captioner
@@ -42,7 +43,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def client(models: list[Served]) -> Iterator[TestClient]:
-    with TestClient(make_app(models), base_url="http://localhost") as client:
+    with TestClient(make_app(models, limits=PATIENT), base_url="http://localhost") as client:
         yield client
 
 
@@ -124,7 +125,7 @@ def test_a_figure_is_of_one_image(client: TestClient, photos: list[bytes]) -> No
 
 def test_confidence_where_the_model_can_tell(lite0: Encoder, photos: list[bytes]) -> None:
     model = Captioner(make_toy(lite0), device="cpu", calibration=CALIBRATION)
-    with TestClient(make_app([Served("a", model, "soft")]), base_url="http://localhost") as client:
+    with TestClient(make_app([Served("a", model, "soft")], limits=PATIENT), base_url="http://localhost") as client:
         answer = plain(client, photos[0], n_best=2)
         schemas = {"components": client.get("/openapi.json").json()["components"]}
         jsonschema.validate(answer, {**schemas, "$ref": "#/components/schemas/Answer"})
@@ -245,7 +246,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_metrics(models: list[Served], photos: list[bytes]) -> None:
-    with TestClient(make_app(models), base_url="http://localhost") as client:
+    with TestClient(make_app(models, limits=PATIENT), base_url="http://localhost") as client:
         client.post("/caption", json={"images": [encoded(photos[0]), encoded(b"no image"), encoded(photos[1])]})
         client.post("/caption", content=b"no image")
         for number in range(5):

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -15,12 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers.browser import browser, watched_page  # noqa: F401
-from helpers.holding import wait_until
+from helpers.holding import PATIENCE, wait_until
 from helpers.photo_folders import EXAMPLES
 from helpers.toy_captioner import make_toy
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+
+from helpers.patient_limits import PATIENT
 
 from captioner.captioning.captioner import Captioner
 from captioner.model.encoders.encoder import Encoder
@@ -65,7 +66,7 @@ class Proxy:
     log: list[str]
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, {"Host": f"{NAME}:{self.port}", **headers})
             response = connection.getresponse()
@@ -74,23 +75,28 @@ class Proxy:
             connection.close()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+@pytest.fixture(scope="module")
+def patient() -> Iterator[None]:
+    """A server that takes as long as it must to read the rest of an upload that it refuses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("captioner.web.guard.LINGER_SECONDS", PATIENCE)
+        yield
 
 
 @pytest.fixture(scope="module")
-def proxy(lite0: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def proxy(patient: None, lite0: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
         pytest.skip("no proxy: nginx is not installed (Debian: apt-get install nginx-light)")
     models = [Served("toy", Captioner(make_toy(lite0), device="cpu"), "soft")]
     log: list[str] = []
-    folder, port = tmp_path_factory.mktemp("nginx"), free_port()
-    access = Access(hosts=(NAME, f"localhost:{port}"), root_path="/captions")
-    with listen("127.0.0.1", 0) as listener:
-        app = make_app(models, examples=find_examples(EXAMPLES), access=access, log=log.append)
+    folder = tmp_path_factory.mktemp("nginx")
+    # nginx inherits a socket that listens already, as it does from itself when it is replaced: no port is looked for
+    # that another program could take meanwhile, and a client that comes early waits.
+    with listen("127.0.0.1", 0) as listener, listen("127.0.0.1", 0) as front:
+        port = front.getsockname()[1]
+        access = Access(hosts=(NAME, f"localhost:{port}"), root_path="/captions")
+        app = make_app(models, examples=find_examples(EXAMPLES), access=access, limits=PATIENT, log=log.append)
         server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -98,24 +104,18 @@ def proxy(lite0: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         text = CONFIGURATION.format(user=user, port=port, server=listener.getsockname()[1], name=NAME)
         (folder / "nginx.conf").write_text(text)
         nginx = subprocess.Popen(
-            [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"], stderr=subprocess.DEVNULL
+            [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"],
+            stderr=subprocess.DEVNULL,
+            pass_fds=[front.fileno()],
+            env={**os.environ, "NGINX": f"{front.fileno()};"},
         )
         try:
-            wait_until(lambda: can_connect(port), lambda: nginx.poll() is None)
             yield Proxy(port, log)
         finally:
             nginx.terminate()
             nginx.wait(60)
             server.should_exit = True
             thread.join()
-
-
-def can_connect(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=60).close()
-    except OSError:
-        return False
-    return True
 
 
 WAYS = ["/", "/rewritten/", "/captions/"]

@@ -21,6 +21,8 @@ from PIL import Image
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
+from helpers.patient_limits import PATIENT
+
 from captioner.captioning.caption import Caption
 from captioner.captioning.captioner import Captioner
 from captioner.captioning.corrections import read_corrections
@@ -61,7 +63,7 @@ def serving(app: Guard) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def url(models: list[Served]) -> Iterator[str]:
-    with serving(make_app(models, examples=find_examples(EXAMPLES))) as url:
+    with serving(make_app(models, examples=find_examples(EXAMPLES), limits=PATIENT)) as url:
         yield url
 
 
@@ -314,7 +316,7 @@ def test_numbers_are_explained(browser: Browser, url: str) -> None:  # noqa: F81
 
 def test_a_token_is_asked_for_and_kept(browser: Browser, models: list[Served], said: list[Caption]) -> None:  # noqa: F811
     token = "a-token-of-some-length"
-    app = make_app(models, examples=find_examples(EXAMPLES), access=Access(token=token))
+    app = make_app(models, examples=find_examples(EXAMPLES), access=Access(token=token), limits=PATIENT)
     with serving(app) as url:
         expected = ("Failed to load resource",)
         with watched_page(browser, url, allowed=("blob:", "data:", url), expected=expected) as watched:
