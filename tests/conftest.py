@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.photo_folders import ROOT, write_photo_folder
 from helpers.toy_training import make_quick, write_toy_data
 
@@ -19,6 +20,17 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.e
 # A shell's background jobs ignore interrupts, and so would the programs that tests start in order to interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let what draws from torch's own generator draw the same in whatever order the tests run."""
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    torch.manual_seed(1)
 
 
 @pytest.fixture(scope="session")

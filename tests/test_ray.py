@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.holding import PATIENCE, wait_until
 from helpers.tar_files import write_tar
 from helpers.toy_captioner import save_toy, write_images
 
@@ -33,7 +34,8 @@ def cluster() -> Iterator[None]:
     """This machine, as a cluster of two cores."""
     ray = pytest.importorskip("ray", reason="needs ray: pip install 'captioner[ray]'")
     # Workers would step back behind everything else on the machine, other tests among it.
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    settings = {"worker_niceness": "0", "worker_register_timeout_seconds": str(int(PATIENCE))}
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", **{f"RAY_{name}": value for name, value in settings.items()}}
     ray.init(num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
     yield
     ray.shutdown()
@@ -65,6 +67,12 @@ def check(out: Path, folder: Path) -> None:
         assert ("error" in row) == result.name.endswith(BAD)
 
 
+def has_stopped(pid: int) -> bool:
+    """Tell whether all threads of a process have, which the signal alone is not."""
+    states = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in states)
+
+
 class Killer:
     """Stops the worker that is first heard of, which has its next unit then; kills it after two units of the other."""
 
@@ -78,6 +86,7 @@ class Killer:
         pid = int(victim.rpartition(":")[2])
         if not others:
             os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: has_stopped(pid))
         elif not self.killed and self.workers[others[0]] == 2:
             os.kill(pid, signal.SIGKILL)
             self.killed = True

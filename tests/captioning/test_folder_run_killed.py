@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +84,11 @@ def size(out: Path) -> int:
     return sum(path.stat().st_size for path in [*out.glob("captions.jsonl"), *out.glob("parts/captions-*.jsonl")])
 
 
+def lines_in(out: Path) -> int:
+    record = out / "captions.jsonl"
+    return record.read_bytes().count(b"\n") if record.exists() else 0
+
+
 def wait_for_more(out: Path, before: int) -> None:
     wait_until(lambda: size(out) > before)
 
@@ -95,15 +99,14 @@ def test_killed_twenty_times_equals_never_killed(folder: Path, forks: Forks, who
     counts = []
     again = command("killed", "--format", "csv,coco,txt", images="many")
     for _ in range(KILLS):
-        before = size(out)
+        before = lines_in(out)
         (child,) = forks.start(again, holds=[(ADDED, 40)])
-        # Some kills come before the first caption, most after the next one, at any point of what follows.
-        if chance.random() < 0.8:
-            wait_for_more(out, before)
-        time.sleep(chance.random() * 0.05)  # whatever it does by then, it does not come to its end
+        # Some kills come before the next caption, most after some of those up to where the command waits.
+        wanted = before + chance.choice([0, *range(1, 41, 8)])
+        wait_until(lambda wanted=wanted: lines_in(out) >= wanted)
         os.kill(child, signal.SIGKILL)
         assert forks.wait() == [-9]
-        counts.append((out / "captions.jsonl").read_bytes().count(b"\n") if out.exists() else 0)
+        counts.append(lines_in(out))
     assert counts == sorted(counts)  # nothing is lost from one run to the next
     assert 0 < counts[-1] < IMAGES - 3, "the kills came too late or too early to mean anything"
     assert forks.run(again) == [1]

@@ -8,6 +8,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from helpers.holding import PATIENCE
 from helpers.toy_captioner import make_toy, write_images
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def test_the_first_caption_of_an_endless_folder(tmp_path: Path, lite0: Encoder) 
         def encode(self, prepared: Sequence[Prepared]) -> Tensor:
             sizes.append(len(prepared))
             if len(sizes) > 2:  # whatever comes after the first two small batches
-                assert came.wait(60)
+                assert came.wait(PATIENCE)
             return super().encode(prepared)
 
     photos = write_images(tmp_path, 3)

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from helpers.holding import PATIENCE
 
 from captioner.commands.screen import Screen
 from captioner.images.sources import Source
@@ -28,7 +29,7 @@ def test_captions_do_not_wait_for_the_images_to_be_counted(monkeypatch: pytest.M
 
     def listing() -> Iterator[Source]:
         yield source(0)
-        assert shown.wait(60)
+        assert shown.wait(PATIENCE)
         yield from map(source, range(1, 4))
 
     with Screen(listing(), quiet=False) as screen:

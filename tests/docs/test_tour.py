@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from helpers.photo_folders import EXPERIMENTS
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 TOUR = EXPERIMENTS / "tour.ipynb"
 pytestmark = pytest.mark.timeout(900)
@@ -22,7 +23,11 @@ def printed(cell: Any) -> str:
 def test_the_tour_runs() -> None:
     tour = nbformat.read(TOUR, as_version=4)
     client = NotebookClient(
-        tour, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(EXPERIMENTS)}}
+        tour,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(EXPERIMENTS)}},
+        config=Config({"KernelManager": {"transport": "ipc"}}),  # ports could be taken before the kernel has them
     )
     client.execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
     said = [printed(cell) for cell in tour.cells if cell.cell_type == "code"]

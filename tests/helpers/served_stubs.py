@@ -11,6 +11,7 @@ from typing import Any
 from captioner.captioning.captioner import Captioner
 from captioner.images.preprocessing import Prepared, Preprocessing
 from captioner.web.decoding import Decoders
+from helpers.holding import PATIENCE
 
 
 class HeldDecoders(Decoders):
@@ -23,7 +24,7 @@ class HeldDecoders(Decoders):
 
     def prepare(self, image: bytes, preprocessing: Preprocessing, deadline: float) -> Future[Prepared]:
         def read() -> Prepared:
-            assert self.go.wait(60)
+            assert self.go.wait(PATIENCE)
             return preprocessing.read(image)
 
         return self.pool.submit(read)

@@ -7,14 +7,15 @@ import json
 import math
 import os
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.awkward_images import encode, exif, record_reductions, stored
-from helpers.holding import wait_until
+from helpers.holding import PATIENCE
 from PIL import Image
 
 from captioner.images.finding import find_images
@@ -178,18 +179,18 @@ def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> 
 # Reading ahead
 
 
-class Counter:
-    """Stands for a preprocessing: gives back the names of files, counts them, and takes its time for each."""
+class Reader:
+    """Stands for a preprocessing: gives back the names of files, all but the first once it may."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.begun = 0
-        self.seconds = seconds
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.may_go_on = threading.Event()
 
     def read(self, path: str) -> str:
-        self.begun += 1
-        time.sleep(self.seconds)
+        self.begun.append(path)
         if "broken" in path:
             raise RuntimeError(path)
+        assert path == "0" or self.may_go_on.wait(PATIENCE)
         return path
 
 
@@ -217,27 +218,41 @@ def test_reads_ahead_in_order_with_errors_in_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
 def test_reads_no_further_ahead_than_asked(ahead: int) -> None:
-    counter, total = Counter(), 20
-    for consumed, _ in enumerate(read_ahead(map(str, range(total)), counter, workers=3, ahead=ahead), start=1):
-        allowed = min(consumed + ahead, total)
-        wait_until(lambda allowed=allowed: counter.begun >= allowed)
-        time.sleep(0.002)  # time enough to go too far, which shows the fault where there is one, and fails no other
-        assert counter.begun == allowed
-    assert counter.begun == total
+    reader, total, taken = Reader(), 20, 0
+    reader.may_go_on.set()
+
+    def paths() -> Iterator[str]:
+        nonlocal taken
+        for taken in range(1, total + 1):
+            yield str(taken)
+
+    # What is taken is read at once, and nothing is taken but when a result is asked for.
+    for consumed, _ in enumerate(read_ahead(paths(), reader, workers=3, ahead=ahead), start=1):
+        assert taken == min(consumed + ahead, total)
+    assert sorted(reader.begun, key=int) == [str(number) for number in range(1, total + 1)]
 
 
-def test_stops_when_the_consumer_leaves() -> None:
-    counter = Counter(seconds=0.05)
-    results = read_ahead(map(str, itertools.count()), counter, workers=2, ahead=20_000)
+def test_stops_when_the_consumer_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *arguments: Any, **options: Any) -> None:
+            reader.may_go_on.set()  # what was waiting has been let go by then
+            super().shutdown(*arguments, **options)
+
+    monkeypatch.setattr("captioner.threads.ThreadPoolExecutor", Pool)
+    results = read_ahead(map(str, itertools.count()), reader, workers=2, ahead=200)
     assert next(results) == "0"
     assert decoding_threads()
     results.close()
     assert decoding_threads() == []
-    assert counter.begun < 20_000  # what was waiting is not read any more: that would take longer than a test may
+    assert len(reader.begun) <= 3  # the first, and what two threads were at
 
 
 def test_other_errors_reach_the_consumer() -> None:
-    results = read_ahead(["0", "broken", "2"], Counter())
+    reader = Reader()
+    reader.may_go_on.set()
+    results = read_ahead(["0", "broken", "2"], reader)
     assert next(results) == "0"
     with pytest.raises(RuntimeError, match="broken"):
         next(results)

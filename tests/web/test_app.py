@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.awkward_images import png_of
+from helpers.holding import PATIENCE
 from helpers.photo_folders import ROOT
 from helpers.served_stubs import HeldDecoders, Hung, Stub
 from helpers.toy_captioner import make_toy, save_toy, write_images
@@ -22,6 +23,7 @@ from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
+from helpers.patient_limits import PATIENT
 from starlette.testclient import TestClient
 
 from captioner import __version__
@@ -55,7 +57,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def client(models: list[Served], photos: list[Path]) -> Iterator[TestClient]:
-    app = make_app(models, examples=find_examples(photos[0].parent))
+    app = make_app(models, examples=find_examples(photos[0].parent), limits=PATIENT)
     with TestClient(app, base_url=HERE) as client:
         yield client
 
@@ -145,7 +147,7 @@ def test_no_examples_without_a_folder(models: list[Served], tmp_path: Path) -> N
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff half")
     assert find_examples(tmp_path) == {}
-    with TestClient(make_app(models), base_url=HERE) as client:
+    with TestClient(make_app(models, limits=PATIENT), base_url=HERE) as client:
         assert client.get("/examples").json() == {"examples": []}
 
 
@@ -374,7 +376,7 @@ def test_a_deadline_ends_the_search(models: list[Served], photos: list[Path]) ->
         # Where the machine is slow, the first has had its time before its search; one of them gets there.
         while not hung.searching.is_set():
             assert ask(client, photos[0].read_bytes()).status_code == 504
-        assert hung.stopped.wait(60)
+        assert hung.stopped.wait(PATIENCE)
 
 
 def test_a_failure_is_told_without_its_traceback(
@@ -441,10 +443,10 @@ def test_a_full_queue_over_http(models: list[Served], photos: list[Path]) -> Non
     model, decoders = models[0], HeldDecoders()
     queue = CaptionQueue(decoders, waiting=1)
     with TestClient(make_app([model], queue=queue, decoders=decoders), base_url=HERE) as client:
-        first = queue.submit(model.captioner, photos[0].read_bytes(), make_options(), 60)
+        first = queue.submit(model.captioner, photos[0].read_bytes(), make_options(), PATIENCE)
         response = ask(client, photos[0].read_bytes())
         decoders.go.set()
-        first.result(timeout=60)
+        first.result(timeout=PATIENCE)
     assert response.status_code == 503
     assert response.json() == {"error": "1 images are waiting already; try again"}
     assert response.headers["retry-after"] == "2"
