@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.bundled_models import load_bundled_once
 from helpers.documents import Block, documents, read_blocks, read_commands, split_pipe, write_world
 from helpers.photo_folders import ROOT
 
@@ -53,6 +54,7 @@ TRAINED = {"tiny": ["epochs=2", "validation.every=2"], "finetune": ["epochs=1"]}
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like a checkout with photographs and data sets, to stand in; Java, which is slow, has other tests."""
     monkeypatch.chdir(write_world(tmp_path / "checkout"))
+    load_bundled_once(monkeypatch)
     monkeypatch.setattr(captioner.evaluation.metrics.judge, "find_jars", lambda: None)
     return tmp_path / "checkout"
 

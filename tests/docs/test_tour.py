@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -20,14 +21,16 @@ def printed(cell: Any) -> str:
     return "".join(output["text"] for output in cell.outputs if output.output_type == "stream")
 
 
-def test_the_tour_runs() -> None:
+def test_the_tour_runs(tmp_path: Path) -> None:
     tour = nbformat.read(TOUR, as_version=4)
     client = NotebookClient(
         tour,
         timeout=600,
+        startup_timeout=600,
         kernel_name="python3",
         resources={"metadata": {"path": str(EXPERIMENTS)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # ports could be taken before the kernel has them
+        # Sockets in a folder, not on ports, which others could take before the kernel has them.
+        config=Config({"KernelManager": {"transport": "ipc", "ip": str(tmp_path / "k")}}),
     )
     client.execute(env={**os.environ, "OMP_NUM_THREADS": "1"})
     said = [printed(cell) for cell in tour.cells if cell.cell_type == "code"]
