@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -63,7 +63,7 @@ def summarise(folder: Path) -> ModelSummary:
     raise ValueError(f"{folder} is damaged: {MANIFEST} has no encoder, attention, vocabulary or files")
 
 
-def _shared(folder: Path, files: dict[str, Any]) -> int:
+def _shared(folder: Path, files: Mapping[Any, Any]) -> int:
     """Return the bytes of those files of a model that lie beside its folder, not in it."""
     total = 0
     for entry in files.values():

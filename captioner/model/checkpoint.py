@@ -37,6 +37,7 @@ from captioner.model.empty_weights import EmptyWeights
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import encoder_of
+from captioner.model.weights import check_finite, check_fit, differ, halve
 
 Config = TypeVar("Config", EncoderConfig, AttentionConfig, DecoderConfig)
 
@@ -73,9 +74,9 @@ class Checkpoint:
         first_names: dict[int, str] = {}
         for name, parameter in layout.items():
             first_name = first_names.setdefault(id(parameter), name)
-            if first_name in weights and _differ(weights.setdefault(name, weights[first_name]), weights[first_name]):
+            if first_name in weights and differ(weights.setdefault(name, weights[first_name]), weights[first_name]):
                 raise ValueError(f"decoder weights {first_name} and {name} are tied, but not the same")
-        _check_fit(f"a decoder of {len(self.vocabulary)} words", layout, weights)
+        check_fit(f"a decoder of {len(self.vocabulary)} words", layout, weights)
         check_finite("decoder weight", weights)
         check_finite("encoder weight", self.encoder_weights or {})
         object.__setattr__(self, "weights", weights)
@@ -217,18 +218,6 @@ def load_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
         raise ValueError(f"{folder} cannot be loaded: {reason}") from None
 
 
-def check_finite(what: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ValueError where a tensor has numbers that are infinite, or none."""
-    for name, tensor in tensors.items():
-        # One such number makes the sum one, and a sum is quicker; but a sum may also overflow.
-        if (
-            tensor.is_floating_point()
-            and not tensor.sum(dtype=torch.float32).isfinite()
-            and not tensor.isfinite().all()
-        ):
-            raise ValueError(f"{what} {shown(name)} has numbers that are not finite; the model is of no use")
-
-
 def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
     """Return what was saved with the checkpoint in `folder` for its training to resume; None where nothing was."""
     folder = Path(folder)
@@ -247,20 +236,12 @@ def load_training_state(folder: str | os.PathLike[str]) -> TrainingState | None:
 
 def to_half(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint with its weights rounded to half precision: half the bytes on disk, another digest."""
-    rounded = replace(checkpoint, weights=_halve(checkpoint.distinct_weights))
+    rounded = replace(checkpoint, weights=halve(checkpoint.distinct_weights))
     if checkpoint.encoder_weights is None:
         return rounded
-    encoder_weights = _halve(checkpoint.encoder_weights)
+    encoder_weights = halve(checkpoint.encoder_weights)
     identity = _rebuild_encoder(checkpoint.encoder, encoder_weights).identity()
     return replace(rounded, encoder_weights=encoder_weights, encoder_identity=identity)
-
-
-def _halve(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    halves = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
-    for name, weight in weights.items():
-        if (halves[name].isinf() & ~weight.isinf()).any():
-            raise ValueError(f"weight {name} reaches {weight.abs().max():.3g}, too much for half precision")
-    return halves
 
 
 def _rebuild_encoder(
@@ -280,25 +261,7 @@ def _rebuild_encoder(
         if not is_partial:
             encoder = load_encoder(config, progress=progress, allow_download=allow_download)
         weights = {**encoder.trunk.state_dict(), **weights}
-    _check_fit(f"the encoder {config.name}", layout, weights)
+    check_fit(f"the encoder {config.name}", layout, weights)
     encoder.trunk.load_state_dict(weights)
     encoder.classifier = None
     return encoder
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() != other.data_ptr() and not torch.equal(one, other)
-
-
-def _check_fit(whose: str, layout: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless the weights have the names and shapes of `layout`."""
-    for name, expected in layout.items():
-        if name not in weights:
-            raise ValueError(f"the weights do not fit {whose}: {name} is missing")
-        if weights[name].is_floating_point() != expected.is_floating_point():
-            raise ValueError(f"the weights do not fit {whose}: {name} is of {weights[name].dtype}")
-        if weights[name].shape != expected.shape:
-            found, wanted = tuple(weights[name].shape), tuple(expected.shape)
-            raise ValueError(f"the weights do not fit {whose}: {name} is {found}, expected {wanted}")
-    if unknown := [name for name in weights if name not in layout]:
-        raise ValueError(f"the weights do not fit {whose}: it has no {unknown[0]}")

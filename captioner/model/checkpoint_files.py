@@ -85,7 +85,8 @@ def read_folder(folder: Path, roles: Collection[str]) -> tuple[dict[str, Any], d
 
 
 def _find(folder: Path, role: str, entry: dict[str, Any]) -> Path:
-    own, shared = folder / entry["name"], folder.parent / SHARED / entry["name"]
+    name: str = entry["name"]
+    own, shared = folder / name, folder.parent / SHARED / name
     return shared if role == "encoder" and not own.exists() and shared.exists() else own
 
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from captioner.datasets.annotations import shown
 from captioner.datasets.vocabulary import SPECIALS
 from captioner.model.bundled import find_model
-from captioner.model.checkpoint import Checkpoint, TrainingState, check_finite, load_checkpoint, load_training_state
+from captioner.model.checkpoint import Checkpoint, TrainingState, load_checkpoint, load_training_state
 from captioner.model.checks import check_least, check_types
 from captioner.model.decoder import Decoder, make_decoder
 from captioner.model.encoders.backbones import is_installed
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.imported import find_imported
+from captioner.model.weights import check_finite
 from captioner.processes import Processes, check_memory
 from captioner.training.data import Progress, TrainingData, cache_root, prepare_data
 from captioner.training.learner import Learner

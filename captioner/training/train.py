@@ -19,26 +19,24 @@ from typing import Any
 
 from captioner.model.extensions import allow
 from captioner.model.kernels.precision import is_too_slow
-from captioner.model.regions import Regions
 from captioner.processes import Processes
 from captioner.training.batches import Batch, EpochPlan
 from captioner.training.checkpoints import CheckpointWriter
 from captioner.training.criterion import Numbers
 from captioner.training.data import read_batches
+from captioner.training.epochs import Epochs
 from captioner.training.listener import Listener, Nobody
 from captioner.training.log import OnLog
-from captioner.training.objects import BatchObjects, ObjectFinder
+from captioner.training.objects import BatchObjects
 from captioner.training.pages.run_page import PAGE, Length, showing
 from captioner.training.recipe import Recipe, longer_than_run
 from captioner.training.regions import Inputs, RegionReader
 from captioner.training.resuming import check_extension, check_settings
-from captioner.training.rewards import Rewards
 from captioner.training.run_folder import RunFolder
 from captioner.training.start import start_run
 from captioner.training.validation import Findings
 from captioner.training.validator import Validator
 
-LONGEST_SAMPLE = 20  # words of a caption that is sampled for a reward
 PATIENCE_WITH_NOTHING = 20  # steps in a row that may come to nothing
 
 
@@ -114,18 +112,13 @@ class _Training:
         self.recipe, self.run, self.processes = recipe, run, processes
         self.listener, self.device, self.stop = listener, device, stop
         start = start_run(recipe, run, processes, device=device, say=listener.say, progress=self._progress)
-        self.encoder, self.data, self.learner = start.encoder, start.data, start.learner
+        self.encoder, self.data = start.encoder, start.data
         self.position = start.position
+        self.epochs = Epochs(recipe, start)
         self.checkpoints = CheckpointWriter(recipe, start, run, processes)
         if processes.is_first:
             run.begin(recipe, start.log_bytes)
-        self.objects: ObjectFinder | None = None
-        if self.data.boxes is not None:
-            preprocessing, grid = self.encoder.preprocessing, self.encoder.grid
-            self.objects = ObjectFinder(self.data.boxes, self.data.vocabulary, preprocessing, grid)
-        self.validator = Validator(recipe, self.data, self.encoder, self.learner, run, processes, listener, device)
-        self.rewards: Rewards | None = None
-        self.plan_lengths: dict[bool, int] = {}
+        self.validator = Validator(recipe, self.data, self.encoder, start.learner, run, processes, listener, device)
 
     def _progress(self, what: str, done: int, total: int) -> None:
         if self.stop():
@@ -142,29 +135,25 @@ class _Training:
 
     def page(self) -> AbstractContextManager[None]:
         """Return what keeps run.html up to date, in the first process."""
-        recipe, steps = self.recipe, 0
-        for first, count in ((0, recipe.epochs), (recipe.epochs, recipe.self_critical.epochs)):
-            steps += count * len(self._plan(first)) if count else 0
+        length = Length(self.epochs.count, sum(self.epochs.steps))
         if not self.processes.is_first:
             return nullcontext()
         self.listener.say(f"{self.run.folder / PAGE} shows how it goes")
-        length = Length(recipe.epochs + recipe.self_critical.epochs, steps)
-        return showing(self.run, recipe, length, stopped=(Stopped, KeyboardInterrupt))
+        return showing(self.run, self.recipe, length, stopped=(Stopped, KeyboardInterrupt))
 
     # ------------------------------------------------------------------------------------------------ the run
 
     def run_all(self) -> Outcome:
         """Train all epochs that are left."""
-        recipe = self.recipe
-        last = recipe.epochs + recipe.self_critical.epochs
+        recipe, last = self.recipe, self.epochs.count
         if not self.position.step:
             self._warn_of_lengths()
             if recipe.start and self.position.start_score is None:
                 self._validate_start()
         while self.position.epoch < last:
             epoch = self.position.epoch
-            plan = self._plan(epoch)
-            reader = self._reader(epoch)
+            plan = self.epochs.plan(epoch)
+            reader = self.epochs.reader(epoch)
             self._run_epoch(plan, reader)
             due = (epoch + 1) % recipe.validation.every == 0 or epoch + 1 in (recipe.epochs, last)
             if due:
@@ -178,38 +167,12 @@ class _Training:
         return Outcome(recipe.validation.metric, self.position.best, best_epoch, self.run.best, self.position.step)
 
     def _warn_of_lengths(self) -> None:
-        epochs, more = self.recipe.epochs, self.recipe.self_critical.epochs
-        steps = epochs * len(self._plan(0)) if epochs else 0
-        rewarded = more * len(self._plan(epochs)) if more else 0
-        for text in longer_than_run(self.recipe, steps, rewarded):
+        for text in longer_than_run(self.recipe, *self.epochs.steps):
             self.listener.warn(text)
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        critical, critic = epoch >= self.recipe.epochs, self.recipe.self_critical
-        plan = EpochPlan(
-            self.data.corpus,
-            self.recipe.batches,
-            self.recipe.seed,
-            epoch,
-            captions=critic.samples if critical else 0,
-            least_captions=critic.least_captions,
-            references=critical and critic.cross_entropy > 0,
-        )
-        self.plan_lengths[critical] = len(plan)  # the same in every epoch of a kind
-        return plan
-
-    def _reader(self, epoch: int) -> RegionReader:
-        """Return where the regions of an epoch come from; the encoder is ready to be trained where it is to be."""
-        if not self.recipe.tuning.is_active(epoch):
-            return RegionReader(self.data, self.encoder)
-        blocks = self.recipe.tuning.blocks
-        self.encoder.unfreeze(blocks)
-        self.encoder.eval()  # statistics of batches stay as they were: those of sixteen images are too rough
-        return RegionReader(self.data, self.encoder, blocks)
 
     def _run_epoch(self, plan: EpochPlan, reader: RegionReader) -> None:
         rows, began = self.processes.rows(), time.monotonic()
-        finder = self.objects if not plan.sampled or plan.references is not None else None
+        finder = self.epochs.objects(plan)
 
         def load(batch: Batch) -> tuple[Inputs, BatchObjects | None]:
             images, mirrored = batch.images[rows], batch.mirrored[rows]
@@ -217,7 +180,8 @@ class _Training:
             return reader.load(images, mirrored), found
 
         for batch, (inputs, objects) in read_batches(plan, self.position.batch, load):
-            numbers = self._step(plan, batch, reader.encode(inputs, self.device), objects)
+            regions, step = reader.encode(inputs, self.device), self.position.step
+            numbers = self.epochs.step(plan, step, batch, regions, objects, self.stop())
             ended = time.monotonic()
             self._note(plan, numbers, batch.caption_count / max(1e-9, ended - began))
             began = ended
@@ -226,25 +190,6 @@ class _Training:
                 raise Stopped
             if self.recipe.save_every and self.position.step % self.recipe.save_every == 0:
                 self.checkpoints.save_last(self.position)
-
-    def _step(self, plan: EpochPlan, batch: Batch, regions: Regions, objects: BatchObjects | None) -> Numbers:
-        learner, step = self.learner, self.position.step
-        total = self.recipe.epochs * self.plan_lengths.get(False, 0)
-        if learner.decoder.attention is not None:
-            learner.decoder.attention.anneal(step, total)
-        if plan.epoch >= self.recipe.epochs:
-            critic = self.recipe.self_critical
-            if self.rewards is None:
-                weights = critic.bleu_weight, critic.repeats
-                self.rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, *weights)
-            loss, numbers = learner.self_critical_loss(batch, regions, self.rewards, objects)
-            # The encoder's is as much smaller as the decoder's.
-            rates = (critic.rate, self.recipe.tuning.rate * critic.rate / self.recipe.optimiser.rate)
-        else:
-            loss, numbers = learner.teacher_forcing_loss(batch, regions, objects)
-            share = self.recipe.schedule.rate_share(step, total, len(plan))
-            rates = (share * self.recipe.optimiser.rate, share * self.recipe.tuning.rate)
-        return learner.optimise(loss, numbers, rates, step, self.stop()) | {"rate": rates[0]}
 
     def _note(self, plan: EpochPlan, numbers: Numbers, speed: float) -> None:
         """Move on by a step, and log it."""
