@@ -24,7 +24,7 @@ from captioner.commands.overlay import add_overlay
 from captioner.commands.parser import Parser, UsageError
 from captioner.commands.schema import add_schema
 from captioner.commands.serve import add_serve
-from captioner.commands.streams import fill_closed_streams
+from captioner.commands.streams import prepare_streams
 from captioner.commands.train import add_compare, add_recipes, add_train
 
 COMMANDS = (
@@ -48,7 +48,7 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    fill_closed_streams()
+    prepare_streams()
     try:
         options = _parse(arguments)
         # A decoder's warning about a file is either repeated in our words when the file is refused, or of no interest.
@@ -77,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line, settings of the form KEY=VALUE after options too, which argparse alone refuses."""
-    options, rest = make_parser().parse_known_args(arguments)
+    try:
+        options, rest = make_parser().parse_known_args(arguments)
+    except SystemExit:  # help and the version have been printed
+        sys.stdout.flush()
+        raise
     if rest and hasattr(options, "overrides") and not any(each.startswith("-") for each in rest):
         options.overrides = [*options.overrides, *rest]
     elif rest:

@@ -252,13 +252,6 @@ def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
     assert b" images/s" in shown
 
 
-def test_output_into_a_closed_pipe_is_quiet() -> None:
-    command = f"{sys.executable} -m captioner encoders | head -1"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert result.stdout == "efficientnet-lite0\n"
-    assert result.stderr == ""
-
-
 def test_escapes_and_line_ends_in_files_are_not_printed_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

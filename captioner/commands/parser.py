@@ -40,6 +40,10 @@ class Parser(argparse.ArgumentParser):
                         given[place] = f"{word}={action.const}"
         return super().parse_known_args(given, namespace)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help; where it cannot be printed is said, which argparse keeps to itself."""
+        (file or sys.stderr).write(message)
+
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
         raise UsageError(f"{message}; see `{self.prog} --help`")

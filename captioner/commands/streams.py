@@ -1,4 +1,4 @@
-"""Standard streams that are closed: nothing else may take their places, and using them is an error of one line."""
+"""Standard streams as commands meet them: closed, or unable to take what is printed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import os
 import sys
 from typing import Any
+
+from captioner.files import system_reason
 
 
 class ClosedStream(io.TextIOBase):
@@ -28,7 +30,42 @@ class ClosedStream(io.TextIOBase):
         raise OSError(self._problem)
 
 
-def fill_closed_streams() -> None:
+class _Output(io.FileIO):
+    """Standard output, which names itself where it takes no more; whatever is left is then let go."""
+
+    _has_failed = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        if self._has_failed:
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._has_failed = True
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise OSError(f"standard output cannot be written: {system_reason(error)}") from None
+
+
+def prepare_streams() -> None:
+    """Fill the places of closed streams, and let standard output name itself where it cannot be written."""
+    _fill_closed()
+    output = sys.stdout
+    if type(output) is io.TextIOWrapper and output is sys.__stdout__:
+        output.flush()
+        buffer = io.BufferedWriter(_Output(output.fileno(), "w", closefd=False))
+        # As Python sets it up: by lines at a terminal, and at once where it was told so.
+        sys.stdout = io.TextIOWrapper(
+            buffer,
+            encoding=output.encoding,
+            errors=output.errors,
+            line_buffering=output.line_buffering,
+            write_through=output.write_through,
+        )
+
+
+def _fill_closed() -> None:
     """Open the null device in the place of each closed stream, before a file of ours gets its number.
 
     Otherwise what a library prints would end up in that file. Errors go nowhere then, as they were asked to.

@@ -7,8 +7,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.tar_files import write_tar
-from helpers.toy_captioner import make_toy, save_toy, use_toys, write_images
+from helpers.toy_captioner import make_toy, use_toys, write_images
 from PIL import Image
 
 from captioner.captioning.captioner import Captioner
@@ -378,26 +376,3 @@ def test_an_image_replaced_while_overlays_are_drawn_is_one_failed_image(
     captured = capsys.readouterr()
     assert captured.err == "captioner: photos/0001.jpg: division by zero\n"
     assert "3 captioned" in captured.out
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="closes streams as Unix shells do")
-@pytest.mark.parametrize(
-    ("command", "code", "message"),
-    [
-        ("caption photos --model M >&-", 1, "standard output is closed"),
-        ("caption - --model M <&-", 1, "standard input is closed"),
-        ("models >&-", 1, "standard output is closed"),
-        ("caption photos/0000.jpg --model M 2>&-", 0, ""),
-        ("caption photos/0000.jpg --model M --out out 2>&- >&- <&-", 0, ""),
-    ],
-)
-def test_closed_streams(command: str, code: int, message: str, place: Path, lite0: Encoder) -> None:
-    save_toy(place / "M", lite0)
-    run = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m captioner {command}"], cwd=place, capture_output=True, text=True
-    )
-    assert run.returncode == code
-    assert run.stderr.startswith(f"captioner: {message}" if message else "")
-    assert run.stderr.count("\n") == bool(message)
-    if "--out" in command:
-        assert len(read(place / "out" / "captions.jsonl")) == 1

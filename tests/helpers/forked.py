@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from helpers.meeting import Meeting
@@ -18,14 +19,16 @@ from helpers.meeting import Meeting
 # before the fork.
 _PARENT = """
 import json, os, sys
-import torch
+import torch, torchvision.models
 import captioner.captioning.captioner, captioner.captioning.folder_run, captioner.figures.word_grid, onnxruntime
-import captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph
+import captioner.evaluation.metrics.judge, captioner.model.encoders.fill_cache, captioner.model.encoders.onnx_graph
 from captioner.cli import main
 from helpers.holding import hold_after
+from helpers.toy_judge import ToyJudge
 
 torch.set_num_threads(1)
 os.chdir(sys.argv[1])
+captioner.evaluation.metrics.judge.Judge = ToyJudge  # Java, which is slow, has other tests
 load, models = captioner.captioning.captioner.load, {}
 captioner.captioning.captioner.load = lambda folder, **options: models[str(folder)]
 
@@ -34,11 +37,23 @@ def run(job):
     os.environ.update(job["environment"])
     if job["hold"]:
         hold_after(*job["hold"])
-    for number, name in ((1, "output"), (2, "errors")):
-        os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-    code = main(job["arguments"])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if job[name] is not None:
+            os.dup2(os.open(job[name], os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644), number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if job[name] is None:
+            setattr(sys, name, None)
+            if number:
+                os.close(number)
+    try:
+        code = main(job["arguments"])
+    except SystemExit as error:
+        code = error.code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream and stream.flush()
+        except OSError:
+            code = 120  # as at the end of every program
     os._exit(code)
 
 for line in sys.stdin:
@@ -77,10 +92,12 @@ class Forks:
         *commands: list[str],
         share: bool = False,
         holds: Sequence[tuple[str, int] | None] = (),
+        streams: Mapping[str, str | None] = MappingProxyType({}),
     ) -> list[int]:
         """Start commands, which `share` the work as under torchrun or not, and return the numbers of their processes.
 
         `holds` are those of `helpers.holding.hold_after`, of each command; the last holds for all that follow.
+        `streams` are the files that others than the usual are to lead to, closed where there is none.
         """
         self.meeting = Meeting(len(commands)) if share else None
         environments = self.meeting.environments() if self.meeting else [{} for _ in commands]
@@ -89,8 +106,10 @@ class Forks:
                 "arguments": arguments,
                 "environment": environments[number],
                 "hold": holds[min(number, len(holds) - 1)] if holds else None,
-                "output": str(self.folder / f"output-{number}"),
-                "errors": str(self.folder / f"errors-{number}"),
+                "stdin": None,
+                "stdout": str(self.folder / f"output-{number}"),
+                "stderr": str(self.folder / f"errors-{number}"),
+                **streams,
             }
             for number, arguments in enumerate(commands)
         ]
@@ -105,9 +124,11 @@ class Forks:
         self.running, self.meeting = [], None
         return codes
 
-    def run(self, *commands: list[str], share: bool = False) -> list[int]:
+    def run(
+        self, *commands: list[str], share: bool = False, streams: Mapping[str, str | None] = MappingProxyType({})
+    ) -> list[int]:
         """Start commands, and wait until they have ended."""
-        self.start(*commands, share=share)
+        self.start(*commands, share=share, streams=streams)
         return self.wait()
 
     def output(self, number: int = 0) -> str:
