@@ -35,32 +35,33 @@ _logger = logging.getLogger(__name__)
 class Connection(H11Protocol):
     """A connection that says what it wants in good time, or is closed; what is not HTTP gets its error as JSON.
 
-    Where too many are open, the one that has been silent longest makes room for the next.
+    Where too many are open, the one whose client has been silent longest makes room for the next.
     """
 
     head_seconds = HEAD_SECONDS
     most = CONNECTIONS
     _deadline: asyncio.TimerHandle | None = None
+    _heard = 0.0  # when anything came from the client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(transport)
+        self._heard = self.loop.time()
         self._watch()
         if len(self.connections) > self.most:
             self._make_room()
 
     @property
-    def silence(self) -> asyncio.TimerHandle | None:
-        """What will end the connection because no request comes; None while there is one."""
-        return self._deadline or self.timeout_keep_alive_task
+    def is_awaited(self) -> bool:
+        """Whether it is the client's turn: no request has come, or not the whole of one."""
+        between = self._deadline is not None or self.timeout_keep_alive_task is not None
+        return between or self.conn.their_state is h11.SEND_BODY
 
     def _make_room(self) -> None:
         """Close the connection that has been silent longest, or this one where all others are being answered."""
         note_once("connections", f"{self.most} connections are open; silent ones are closed to make room")
-        silent = [
-            (each.silence.when(), each) for each in self.connections if isinstance(each, Connection) and each.silence
-        ]
-        _, oldest = min(silent, key=lambda pair: pair[0])
+        silent = [each for each in self.connections if isinstance(each, Connection) and each.is_awaited]
+        oldest = min(silent, key=lambda each: each._heard)
         self.connections.discard(oldest)  # it counts no longer, though its end takes another turn
         if oldest is self:
             self._send_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once; try again")
@@ -69,6 +70,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
+        self._heard = self.loop.time()
         super().data_received(data)
         self._watch()
 
