@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # Where pip finds torch. Empty: the usual index, whose wheels for Linux bring 4 GB of CUDA libraries along.
 TORCH_INDEX ?=
+# Options for pytest, such as PYTEST=--random-order.
+PYTEST ?=
 BIN := .venv/bin
 DEMO := demo-output
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -17,7 +19,7 @@ demo: .venv/package
 
 # One test process per core, so one thread each: more would only wait for each other.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST)
 
 coverage: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov=captioner --cov-report=term:skip-covered

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import data_folders
+from helpers.cases import MORE
 from helpers.mutations import mutate_bytes, mutate_json, mutate_tensors, mutate_values, refusal_of
 from helpers.toy_captions import flat
 from helpers.toy_checkpoints import make_checkpoint
@@ -36,7 +37,7 @@ from captioner.training.settings import DataConfig
 from captioner.training.start import check_state
 from captioner.training.yaml_text import write_yaml
 
-CASES = 60  # of each kind
+CASES = 30 * MORE  # of each kind
 Read = Callable[[Path], object]
 Spoil = Callable[[Path, random.Random], None]
 
@@ -183,7 +184,7 @@ def test_recipes_that_were_changed(tmp_path: Path, as_text: bool) -> None:
                 changed = b"null"
         (folder / "recipe.yaml").write_bytes(changed)
 
-    try_all(tmp_path, write, spoil, lambda folder: load_recipe(folder / "recipe.yaml"), CASES if not as_text else 30)
+    try_all(tmp_path, write, spoil, lambda folder: load_recipe(folder / "recipe.yaml"), CASES)
 
 
 def write_cache(folder: Path) -> None:
@@ -264,4 +265,4 @@ def test_data_sets_that_were_changed(tmp_path: Path, kind: str) -> None:
     def read(folder: Path) -> None:
         assert "\x1b" not in describe(load_dataset(folder)).to_text()
 
-    try_all(tmp_path, write, spoil, read, 30)
+    try_all(tmp_path, write, spoil, read)

@@ -11,12 +11,13 @@ import zlib
 import pytest
 from helpers import awkward_images as made
 from helpers.awkward_images import COLOURS, GREYS, PLAIN, chunk, encode, exif, jpeg, paletted, png, rows, with_segment
+from helpers.cases import MORE
 
 from captioner.images import opening
 from captioner.images.opening import ImageError, open_image
 from captioner.images.preprocessing import Preprocessing
 
-FILES = 1000
+FILES = 400 * MORE
 SECONDS = 5.0  # for one file; they take a millisecond
 HEADER = 160  # bytes at the beginning that are hit as often as all the others
 

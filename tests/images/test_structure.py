@@ -13,12 +13,13 @@ import pytest
 from helpers import awkward_images as made
 from helpers import structural_images as bombs
 from helpers.awkward_images import COLOURS, PLAIN, encode
+from helpers.cases import MORE
 from PIL import Image
 
 from captioner.images import formats, opening
 from captioner.images.opening import ImageError, open_image
 
-FILES = 150
+FILES = 80 * MORE
 SECONDS = 5.0  # of this process's own time for one file; a third of a second is the most there is
 MEGABYTES = 200
 
