@@ -35,7 +35,7 @@ COMMANDS = {
     "encoders": "encoders",
     "schema": "schema",
 }
-OTHERS = {"cluster", "compare", "serve"}  # need a cluster or runs, or do not end; their help is printed
+OTHERS = ("cluster", "compare", "serve")  # need a cluster or runs, or do not end; their help is printed
 HELP = {name: f"{name} --help" for name in OTHERS}
 FULL = "captioner: standard output cannot be written: no space left on device\n"
 CLOSED = "captioner: standard output is closed"
