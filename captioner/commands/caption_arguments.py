@@ -62,7 +62,7 @@ def _add_output_arguments(group: Any) -> None:
     group.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="write captions into this folder (default: print them)"
     )
-    group.add_argument("--json", action="store_true", help="print JSON lines, see `captioner schema`; needs no --out")
+    group.add_argument("--json", action="store_true", help="without --out: print lines of JSON, see `captioner schema`")
     group.add_argument(
         "--format",
         type=_formats,

@@ -52,12 +52,14 @@ def prepare_streams() -> None:
     """Fill the places of closed streams, and let standard output name itself where it cannot be written."""
     _fill_closed()
     output = sys.stdout
-    if type(output) is io.TextIOWrapper and output is sys.__stdout__:
+    if type(output) is not io.TextIOWrapper or output is not sys.__stdout__:
+        return
+    raw = getattr(output.buffer, "raw", output.buffer)  # without a buffer, as `python -u` has it
+    if isinstance(raw, io.FileIO):  # which a console of Windows is not
         output.flush()
-        buffer = io.BufferedWriter(_Output(output.fileno(), "w", closefd=False))
-        # As Python sets it up: by lines at a terminal, and at once where it was told so.
+        named = _Output(raw.fileno(), "w", closefd=False)
         sys.stdout = io.TextIOWrapper(
-            buffer,
+            named if raw is output.buffer else io.BufferedWriter(named),
             encoding=output.encoding,
             errors=output.errors,
             line_buffering=output.line_buffering,
