@@ -17,6 +17,8 @@ from captioner.model.encoders.encoder import Encoder, load_encoder
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]).rstrip(
     os.pathsep
 )
+# No test cuts the power, and disks are slow.
+os.fsync = lambda descriptor: None
 # A shell's background jobs ignore interrupts, and so would the programs that tests start in order to interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.holding import wait_until
+from helpers.holding import PATIENCE, wait_until
 from helpers.toy_training import (
     assert_same_runs,
     make_quick,
@@ -165,7 +165,7 @@ def lines_in(log: Path) -> int:
 def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_happened(
     data: Path, warm: WarmProcess, tmp_path: Path
 ) -> None:
-    settings = {**KINDS["hard"], "epochs": 10, "save_every": 7, "validation": {"every": 5, "overlays": 0}}
+    settings = {**KINDS["hard"], "epochs": 6, "save_every": 7, "validation": {"every": 3, "overlays": 0}}
     recipe = toy_recipe(data, **settings)
     run, log = tmp_path / "run", tmp_path / "run" / "log.jsonl"
     (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
@@ -176,7 +176,7 @@ def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_happened(
             [*launch, *command],
             stdout=output,
             stderr=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLD": "captioner.training.run_folder:RunFolder.log=20"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLD": "captioner.training.run_folder:RunFolder.log=16"},
         )
         try:
             wait_until(lambda: lines_in(log) >= 12, lambda: process.poll() is None)
@@ -184,7 +184,7 @@ def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_happened(
             assert worker is not None
             os.kill(worker, signal.SIGKILL)
             killed_at = lines_in(log)
-            assert process.wait(timeout=240) == 0, (tmp_path / "output.txt").read_text()
+            assert process.wait(timeout=PATIENCE) == 0, (tmp_path / "output.txt").read_text()
         finally:
             process.kill()
             process.wait()
