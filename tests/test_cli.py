@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.awkward_images import COLOURS, tiff
 from helpers.data_folders import change_json, karpathy
-from helpers.holding import wait_until
+from helpers.holding import PATIENCE, wait_until
 from helpers.photo_folders import EXAMPLES, write_photo_folder
 from helpers.terminals import at_terminal
 from helpers.toy_checkpoints import make_checkpoint
@@ -246,7 +246,7 @@ def test_a_terminal_sees_a_progress_bar(tmp_path: Path) -> None:
     photos = write_photo_folder(tmp_path / "photos", 64)
     process, blocks = at_terminal("features", str(photos), *LITE0, "--out", str(tmp_path / "out"), columns=80)
     shown = b"".join(blocks)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     assert b"regions: 100%" in shown
     assert b"64/64" in shown
     assert b" images/s" in shown

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.holding import PATIENCE
 from helpers.tar_files import write_tar
 from helpers.terminals import at_terminal
 from helpers.toy_captioner import TRANSFORMER, make_toy, save_toy, use_toys, write_images
@@ -380,7 +381,7 @@ def test_a_terminal_sees_a_progress_bar_and_complaints_above_it(tmp_path: Path, 
     paths[30].write_bytes(b"")
     process, blocks = at_terminal("caption", "photos", "--model", "model", "--out", "out", folder=tmp_path)
     shown = b"".join(blocks)
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=PATIENCE) == 1
     assert b"captions: 100%" in shown
     assert b"40/40" in shown
     assert b"\rcaptioner: photos/0030.jpg: empty file\r\n" in shown

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.holding import wait_until
+from helpers.holding import PATIENCE, wait_until
 from helpers.toy_captioner import make_toy, save_toy, write_images
 from PIL import Image
 
@@ -31,8 +31,6 @@ pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 from captioner.captioning.captioner import Captioner
 from captioner.cli import main
 from captioner.model.encoders.encoder import Encoder
-
-PATIENCE = 120  # seconds, on however busy a machine
 
 
 @dataclass
@@ -143,17 +141,17 @@ read_body = uploads.read_body
 def read_body_in_time(request, take, *, limit, seconds):
     return read_body(request, take, limit=limit, seconds=1.5 if "x-hasty" in request.headers else seconds)
 uploads.read_body = read_body_in_time
-patient = {"upload_seconds": 120, "answer_seconds": 120}
+patient = {"upload_seconds": 600, "answer_seconds": 600}
 service.Limits.of_uploads = classmethod(lambda cls, body: cls(body=body, **patient))
-server.STOP_SECONDS = 240
-server.KEEP_SECONDS = 3 if os.environ["HASTY"] else 120
+server.STOP_SECONDS = 600
+server.KEEP_SECONDS = 3 if os.environ["HASTY"] else 600
 draw = service._draw
 def draw_when_told(*arguments):
     while os.environ["DRAWING"] and not os.path.exists(os.environ["DRAWING"]):
         time.sleep(0.001)
     return draw(*arguments)
 service._draw = draw_when_told
-guard.LINGER_SECONDS = server.Connection.head_seconds = 3.0 if os.environ["HASTY"] else 120.0
+guard.LINGER_SECONDS = server.Connection.head_seconds = 3.0 if os.environ["HASTY"] else 600.0
 from captioner.cli import main
 sys.exit(main())
 """

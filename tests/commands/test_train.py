@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.holding import PATIENCE
 from helpers.terminals import at_terminal
 from helpers.toy_training import (
     assert_same_runs,
@@ -273,7 +274,7 @@ def test_a_terminal_sees_a_bar_and_ctrl_c_leaves_a_run_that_goes_on(
         if not asked and log.exists() and log.read_bytes().count(b"\n") > 9 and b"captions/s" in shown:
             process.send_signal(signal.SIGINT)
             asked = True
-    assert process.wait(timeout=240) == 130
+    assert process.wait(timeout=PATIENCE) == 130
     text = shown.decode()
     assert re.search(r"epoch 1\b.*\| \d/4 \[", text)
     assert re.search(r"loss \d\.\d{3}, \d+ captions/s", text)

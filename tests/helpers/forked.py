@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from helpers.holding import PATIENCE
 from helpers.meeting import Meeting
 
 # The first process imports once, loads each model once, and forks a child for every command. It has started no threads
@@ -147,7 +148,7 @@ class Forks:
                 os.kill(child, signal.SIGKILL)
         self.process.stdin.close()
         try:
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from captioner.evaluation.metrics.java import JavaProgram
 
-PATIENCE = 240.0  # seconds, on however busy a machine; below the time limit of a test
+PATIENCE = 600.0  # seconds, on however busy a machine; below the time limit of a test
 
 
 def hold(target: str, is_over: Callable[[int], bool]) -> None:

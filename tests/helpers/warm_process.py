@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from helpers.holding import PATIENCE
 from helpers.meeting import Meeting
-
-PATIENCE = 150  # seconds for one job, on however busy a machine
 
 
 class WarmProcess:
@@ -66,7 +65,7 @@ class WarmProcess:
         """Let it end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=PATIENCE) == 0
 
 
 def _train(job: dict[str, Any], rank: int) -> int:

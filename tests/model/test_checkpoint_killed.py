@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from helpers.holding import PATIENCE
 
 from captioner.model.checkpoint import load_checkpoint, load_training_state, save_checkpoint
 
@@ -75,7 +76,7 @@ class Runner:
         """Let the runner end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=PATIENCE) == 0
 
 
 def test_killed_before_each_call_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:

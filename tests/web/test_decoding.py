@@ -22,7 +22,7 @@ from captioner.images.preprocessing import Preprocessing
 from captioner.web import decoding
 from captioner.web.decoding import Decoders
 
-LATER = 240.0  # seconds
+LATER = 600.0  # seconds
 
 
 def deadline() -> float:

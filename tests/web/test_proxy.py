@@ -113,7 +113,7 @@ def proxy(patient: None, lite0: Encoder, tmp_path_factory: pytest.TempPathFactor
             yield Proxy(port, log)
         finally:
             nginx.terminate()
-            nginx.wait(60)
+            nginx.wait(PATIENCE)
             server.should_exit = True
             thread.join()
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.holding import kill_when_asked
+from helpers.holding import PATIENCE, kill_when_asked
 
 from captioner.evaluation.metrics.java import JavaError, JavaProgram, find_java, why_not
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
 
 
-def program(script: str, patience: float = 60.0, greeting: str = "") -> JavaProgram:
+def program(script: str, patience: float = PATIENCE, greeting: str = "") -> JavaProgram:
     return JavaProgram("the echo", [sys.executable, "-c", script], patience=patience, greeting=greeting)
 
 
@@ -120,7 +120,7 @@ def test_threads_take_turns() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=PATIENCE)
     assert answers == {own: [f"T{own}"] * 200 for own in range(4)}
 
 
@@ -170,7 +170,9 @@ def test_no_process_outlives_who_started_it() -> None:
         f"echo = JavaProgram('echo', [sys.executable, '-c', {ECHO!r}])\n"
         "echo.ask(['a'], 1); print(echo.pid)"
     )
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     assert not is_running(int(finished.stdout))
     assert finished.stderr == ""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.holding import kill_when_asked
+from helpers.holding import PATIENCE, kill_when_asked
 from helpers.real_java import TRICKY, java_on_path, needs_java, official_tokens
 from pycocoevalcap.bleu.bleu import Bleu as OfficialBleu
 from pycocoevalcap.cider.cider import Cider as OfficialCider
@@ -30,7 +30,7 @@ WORDS = ("a", "the", "dog", "dogs", "cat", "man", "men's", "runs", "running", "s
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(patience=120.0) as own:
+    with Judge(patience=PATIENCE) as own:
         own.start()
         yield own
 
@@ -48,7 +48,7 @@ class Shared:
         self.running.send(line.decode())
 
     def readline(self) -> bytes:
-        return self.running.lines.get(timeout=120.0) or b""
+        return self.running.lines.get(timeout=PATIENCE) or b""
 
     def flush(self) -> None: ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.holding import kill_when_asked, stop_process
+from helpers.holding import PATIENCE, kill_when_asked, stop_process
 from helpers.real_java import JAVA, TRICKY, needs_java, official_tokens
 
 from captioner.datasets.dataset import load_dataset
@@ -25,7 +25,7 @@ def tokenizer() -> Iterator[PtbTokenizer]:
     jars = find_jars()
     assert JAVA.path is not None
     assert jars is not None
-    own = PtbTokenizer(JAVA.path, jars, patience=60.0)
+    own = PtbTokenizer(JAVA.path, jars, patience=PATIENCE)
     yield own
     own.program.close()
 
