@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cases import MORE
 from pycocoevalcap.bleu.bleu import Bleu as OfficialBleu
 from pycocoevalcap.cider.cider import Cider as OfficialCider
 from pycocoevalcap.rouge.rouge import Rouge as OfficialRouge
@@ -38,6 +39,9 @@ def check_against_the_official(candidates: list[str], references: list[list[str]
         assert own.mean() == pytest.approx(mean, abs=1e-9)
 
 
+CASES = 400 * MORE
+
+
 def random_captions(chance: random.Random, count: int) -> list[str]:
     words = ["a", "the", "dog", "cat", "man", "runs", "sits", "on", "in", "grass", "red", "big", "with", "ball"]
     return [" ".join(chance.choices(words, k=chance.choice([0, 1, 2, 3, 5, 8, 12, 20]))) for _ in range(count)]
@@ -45,8 +49,8 @@ def random_captions(chance: random.Random, count: int) -> list[str]:
 
 def test_equals_the_official_scores_on_random_captions() -> None:
     chance = random.Random(0)
-    references = [random_captions(chance, chance.choice([1, 2, 5])) for _ in range(1200)]
-    check_against_the_official(random_captions(chance, 1200), references)
+    references = [random_captions(chance, chance.choice([1, 2, 5])) for _ in range(CASES)]
+    check_against_the_official(random_captions(chance, CASES), references)
 
 
 @pytest.mark.skipif("CAPTIONER_FLICKR8K" not in os.environ, reason="CAPTIONER_FLICKR8K names no Flickr8k folder")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.cases import MORE
 from helpers.holding import PATIENCE, kill_when_asked
 from helpers.real_java import TRICKY, java_on_path, needs_java, official_tokens
 from pycocoevalcap.bleu.bleu import Bleu as OfficialBleu
@@ -23,6 +24,7 @@ from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics.java import Java, JavaError
 from captioner.evaluation.metrics.judge import INSTALL, PTB, Judge, Scores
 
+CASES = 300 * MORE
 KEYS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 WORDS = ("a", "the", "dog", "dogs", "cat", "man", "men's", "runs", "running", "sits", "on", "in", "grass", "lawn",
          "red", "big", "with", "ball,", "couch.", "sofa!")  # fmt: skip
@@ -100,8 +102,8 @@ def test_equals_the_coco_evaluation_on_random_captions(judge: Judge, meteor: Off
     assert judge.tokenizer == PTB
     assert judge.missing is None
     chance = random.Random(0)
-    references = [random_captions(chance, chance.choice([1, 2, 5])) for _ in range(1000)]
-    check_against_the_official(judge, meteor, random_captions(chance, 1000), references)
+    references = [random_captions(chance, chance.choice([1, 2, 5])) for _ in range(CASES)]
+    check_against_the_official(judge, meteor, random_captions(chance, CASES), references)
 
 
 @needs_java
