@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 os.chdir(sys.argv[1])
 captioner.evaluation.metrics.judge.Judge = ToyJudge  # Java, which is slow, has other tests
 load, models = captioner.captioning.captioner.load, {}
-captioner.captioning.captioner.load = lambda folder, **options: models[str(folder)]
+captioner.captioning.captioner.load = lambda folder, **options: models.get(str(folder)) or load(folder, **options)
 
 def run(job):
     sys.stdin.close()
