@@ -269,8 +269,10 @@ def test_address_opens_a_word(browser: Browser, animals: str) -> None:  # noqa: 
 def test_plays_through_the_words(browser: Browser, animals: str) -> None:  # noqa: F811
     with watched_page(browser, animals) as watched:
         page = watched.page
-        page.clock.install()
+        page.clock.install(time=0)
         page.evaluate("location.hash = '#image-1'")
+        page.locator(".viewer-ready").wait_for()
+        page.clock.pause_at(3600)  # seconds: from here on the page's time passes only as the test says
         page.click(".viewer-play")
         for number in (1, 2, 3):
             wait_for_word(page, f"Word {number} of 3")
