@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from helpers.toy_checkpoints import make_checkpoint
 from helpers.toy_training import read_log, run_toy, toy_recipe, write_toy_data
 from PIL import Image
 
+from captioner.model.checkpoint import load_checkpoint, save_checkpoint
 from captioner.model.decoder import make_decoder
 from captioner.training.recipe import load_recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 import glimpse_variance
 import keep_results
+import mix_weights
 import shared_images
 import study
 import variations
@@ -169,3 +173,26 @@ def test_copies_between_training_and_held_out_images_come_first(
     assert float(likeness) > 0.97 > float(lines[5].split()[0])
     with Image.open(sheet) as drawn:
         assert drawn.size == (2 * (2 * shared_images.TILE + 16), 2 * (shared_images.TILE + 24))
+
+
+def test_mixed_weights_lie_between_those_of_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = make_checkpoint(0), make_checkpoint(1)
+    save_checkpoint(tmp_path / "before", before)
+    save_checkpoint(tmp_path / "after", after)
+    places = [str(tmp_path / name) for name in ("before", "after", "mixed")]
+    monkeypatch.setattr(sys, "argv", ["mix_weights.py", *places[:2], "0.75", places[2]])
+    mix_weights.main()
+    mixed = load_checkpoint(tmp_path / "mixed")
+    for name, weight in mixed.weights.items():
+        torch.testing.assert_close(weight, 0.25 * before.weights[name] + 0.75 * after.weights[name])
+    assert mixed.vocabulary == after.vocabulary
+
+
+def test_models_that_are_not_of_one_training_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "soft", make_checkpoint())
+    save_checkpoint(tmp_path / "hard", make_checkpoint(mode="hard"))
+    arguments = [str(tmp_path / "soft"), str(tmp_path / "hard"), "0.5", str(tmp_path / "mixed")]
+    monkeypatch.setattr(sys, "argv", ["mix_weights.py", *arguments])
+    with pytest.raises(SystemExit, match="the two models differ in attention"):
+        mix_weights.main()
+    assert not (tmp_path / "mixed").exists()
