@@ -31,6 +31,7 @@ NOT_RUN = {
     "python experiments/glimpse_variance.py": "needs a run; tests/experiments runs it",
     "python experiments/search_settings.py": "needs the region cache of a data set",
     "python experiments/shared_images.py": "needs the region caches of two data sets",
+    "python experiments/mix_weights.py": "needs two models; tests/experiments runs it",
     "python experiments/keep_results.py": "needs a run and its evaluation; tests/experiments runs it",
     "python experiments/translation/": "needs parallel text; tests/experiments/translation runs them",
     "torchrun --nproc-per-node=2 --max-restarts=3": "needs a data set; tests/training trains in two processes",
