@@ -6,17 +6,17 @@ from pathlib import Path
 
 from PIL import Image
 
-# The frames that the page drew while it read an image, from the call that decodes it to its end.
-COUNT_FRAMES = """() => {
-    let frames = 0;
-    const tick = () => { frames++; requestAnimationFrame(tick); };
-    requestAnimationFrame(tick);
+# Whether the page had a turn while it read a picture: what is posted before comes first, unless the page itself reads.
+COUNT_TURNS = """() => {
     const decode = window.createImageBitmap.bind(window);
-    window.framesWhileReading = [];
+    window.turnsWhileReading = [];
     window.createImageBitmap = async (...given) => {
-        const before = frames;
+        let turns = 0;
+        const { port1, port2 } = new MessageChannel();
+        port1.onmessage = () => { turns++; };
+        port2.postMessage(null);
         const bitmap = await decode(...given);
-        window.framesWhileReading.push(frames - before);
+        window.turnsWhileReading.push(turns);
         return bitmap;
     };
 }"""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from helpers.browser import PHONE, browser, watched_page  # noqa: F401
-from helpers.large_photographs import COUNT_FRAMES, SHOWN, write_large
+from helpers.large_photographs import COUNT_TURNS, SHOWN, write_large
 from helpers.photo_folders import EXAMPLES
 from helpers.toy_captioner import make_toy, write_images
 from helpers.web_runtime import runtime  # noqa: F401
@@ -302,9 +302,9 @@ def test_a_large_photograph_does_not_stop_the_page(
     with watched_page(browser, (page_folder / PAGE).as_uri(), allowed=ALLOWED, **CUT_OFF) as watched:
         page = watched.page
         page.wait_for_selector(READY)
-        page.evaluate(COUNT_FRAMES)
+        page.evaluate(COUNT_TURNS)
         found = answer_of(page, write_large(tmp_path / "large.jpg"))
         assert (found["geometry"]["width"], found["geometry"]["height"]) == (4000, 6000)
-        (frames,) = page.evaluate("framesWhileReading")
-        assert frames > 0
+        (turns,) = page.evaluate("turnsWhileReading")
+        assert turns == 1
         assert max(page.locator("img").evaluate_all(SHOWN)) <= 2048
