@@ -37,7 +37,7 @@ from captioner.training.settings import DataConfig
 from captioner.training.start import check_state
 from captioner.training.yaml_text import write_yaml
 
-CASES = 30 * MORE  # of each kind
+CASES = 60 * MORE  # of each kind
 Read = Callable[[Path], object]
 Spoil = Callable[[Path, random.Random], None]
 

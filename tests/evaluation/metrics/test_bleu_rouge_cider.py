@@ -39,7 +39,7 @@ def check_against_the_official(candidates: list[str], references: list[list[str]
         assert own.mean() == pytest.approx(mean, abs=1e-9)
 
 
-CASES = 400 * MORE
+CASES = 1200 * MORE
 
 
 def random_captions(chance: random.Random, count: int) -> list[str]:

@@ -24,7 +24,7 @@ from captioner.datasets.dataset import load_dataset
 from captioner.evaluation.metrics.java import Java, JavaError
 from captioner.evaluation.metrics.judge import INSTALL, PTB, Judge, Scores
 
-CASES = 300 * MORE
+CASES = 1000 * MORE
 KEYS = ["bleu1", "bleu2", "bleu3", "bleu4", "meteor", "rouge_l", "cider"]
 WORDS = ("a", "the", "dog", "dogs", "cat", "man", "men's", "runs", "running", "sits", "on", "in", "grass", "lawn",
          "red", "big", "with", "ball,", "couch.", "sofa!")  # fmt: skip

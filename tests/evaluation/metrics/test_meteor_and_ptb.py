@@ -34,7 +34,7 @@ def tokenizer() -> Iterator[PtbTokenizer]:
 @needs_java
 def test_words_are_those_of_the_coco_evaluation(tokenizer: PtbTokenizer) -> None:
     chance = random.Random(0)
-    captions = [caption for _ in range(30 * MORE) for caption in chance.sample(TRICKY, len(TRICKY))]
+    captions = [caption for _ in range(100 * MORE) for caption in chance.sample(TRICKY, len(TRICKY))]
     expected = official_tokens(captions)
     assert tokenizer.tokenize(captions) == expected
     # The last caption meets the end of the input there, and what comes after it must not show here.
