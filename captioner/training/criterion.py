@@ -219,9 +219,9 @@ class Criterion:
         points to look at are chosen by a policy, these are sampled too, and learn by the same reward as the words.
         """
         settings = self.recipe.self_critical
-        names = (*SELF_CRITICAL, *(("repeats",) if settings.repeats else ()))
+        costs = [name for name in ("repeats", "absent") if getattr(settings, name)]
         if not len(regions):
-            return torch.zeros((), device=self.device), dict.fromkeys(names, 0.0)
+            return torch.zeros((), device=self.device), dict.fromkeys((*SELF_CRITICAL, *costs), 0.0)
         chooses = self.recipe.attention.mode == "glimpse"
         first, again = (part.randomness.only_looks() if chooses else None for _ in range(2))
         drawing = Drawing(settings.temperature, NEVER_DRAWN)
@@ -244,9 +244,10 @@ class Criterion:
         if outputs.fixations is not None:
             log_probs = log_probs + self.recipe.loss.reward_scale * outputs.fixations.log_density
         loss = self_critical_loss(log_probs, mask, reward, baseline.expand_as(reward)) * share
-        repeats = {"repeats": rewards.repeats(ids).mean().item() * share} if settings.repeats else {}
+        found = {"repeats": rewards.repeats(ids)} if settings.repeats else {}
+        found |= {"absent": rewards.absent(ids, part.images)} if settings.absent else {}
         length = mask.sum().item() / reward.numel() * share
-        return loss, repeats | {
+        return loss, {name: counts.mean().item() * share for name, counts in found.items()} | {
             "loss": loss.item(),
             "reward": reward.mean().item() * share,
             "baseline": baseline.mean().item() * share,

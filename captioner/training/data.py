@@ -171,6 +171,7 @@ def _find_boxes(
 ) -> Boxes | None:
     """Return the boxes of objects in the training images, None where no loss asks for them."""
     asked = [f"loss.{name}" for name in ("guide", "objects") if getattr(recipe.loss, name)]
+    asked += ["self_critical.absent"] if recipe.self_critical.epochs and recipe.self_critical.absent else []
     if not asked:
         return None
     boxes = read_boxes([(dataset.root, part) for dataset, part in zip(sets, images, strict=True)])

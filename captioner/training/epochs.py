@@ -62,7 +62,9 @@ class Epochs:
 
     def objects(self, plan: EpochPlan) -> ObjectFinder | None:
         """Return what finds the objects of an epoch's batches, None where they teach nothing."""
-        return self._objects if not plan.sampled or plan.references is not None else None
+        losses = self.recipe.loss
+        teaches = (losses.guide or losses.objects) and (not plan.sampled or plan.references is not None)
+        return self._objects if teaches else None
 
     def step(
         self, plan: EpochPlan, step: int, batch: Batch, regions: Regions, objects: BatchObjects | None, flag: bool
@@ -77,8 +79,8 @@ class Epochs:
         if plan.epoch >= self.recipe.epochs:
             critic = self.recipe.self_critical
             if self._rewards is None:
-                weights = critic.bleu_weight, critic.repeats
-                self._rewards = Rewards(self.data.corpus, self.data.vocabulary, LONGEST_SAMPLE, *weights)
+                corpus, vocabulary, boxes = self.data.corpus, self.data.vocabulary, self.data.boxes
+                self._rewards = Rewards(corpus, vocabulary, LONGEST_SAMPLE, critic, boxes)
             loss, numbers = learner.self_critical_loss(batch, regions, self._rewards, objects)
             # The encoder's is as much smaller as the decoder's.
             rates = (critic.rate, self.recipe.tuning.rate * critic.rate / self.recipe.optimiser.rate)

@@ -40,6 +40,14 @@ class Boxes:
         """Whether an image was annotated (I,)."""
         return self.sizes[:, 0] > 0
 
+    def count_absent(self, image: int, words: Sequence[str]) -> int:
+        """Return how many objects are named that have no box in an image; 0 where nobody has looked for them."""
+        if self.sizes[image, 0] == 0:
+            return 0
+        start = int(self.starts[image])
+        there = set(self.categories[start : start + int(self.counts[image])].tolist())
+        return sum(_PLACES[mention.category] not in there for mention in find_mentions(words))
+
 
 def read_boxes(sets: Sequence[tuple[Path, Sequence[CaptionedImage]]]) -> Boxes:
     """Return the boxes of the images of each data set, one set after the other, from the files under its root.

@@ -227,7 +227,8 @@ class SelfCriticalConfig:
     a sample is compared with is the score of the greedy caption, or the mean score of the image's other samples. What
     is sampled and learned is the distribution at a `temperature`: after label smoothing that at 1 is so flat that
     training would first of all learn to say less. The score is CIDEr-D, 0 to 10, and so many times (`bleu_weight`) the
-    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1, minus `repeats` for each content word that is said again. Images
+    mean of the caption's own BLEU-1 to BLEU-4, 0 to 1, minus `repeats` for each content word that is said again, and
+    minus `absent` for each object that is named and has no box in the image, which needs the boxes of objects. Images
     with fewer than `least_captions` take no part: the score against a single caption says little.
 
     `cross_entropy` weighs the loss of the first stage, with all its parts, of one reference caption of each image,
@@ -241,13 +242,14 @@ class SelfCriticalConfig:
     temperature: float = 1.0
     bleu_weight: float = 0.0
     repeats: float = 0.0
+    absent: float = 0.0
     cross_entropy: float = 0.0
     least_captions: int = 1
 
     def __post_init__(self) -> None:
         check_choices("self_critical", self, baseline=BASELINES)
         check_least("self_critical", self, epochs=0, samples=1, least_captions=1)
-        check_least("self_critical", self, bleu_weight=0, repeats=0, cross_entropy=0)
+        check_least("self_critical", self, bleu_weight=0, repeats=0, absent=0, cross_entropy=0)
         check_most("self_critical", self, samples=1000)
         check_positive("self_critical", self, "rate", "temperature")
         if self.baseline == "mean" and self.samples < 2:

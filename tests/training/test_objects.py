@@ -16,6 +16,7 @@ from helpers.toy_training import run_toy, step_lines, tensors_of, toy_recipe, wr
 from torch import Tensor
 
 from captioner.datasets.object_names import CATEGORIES
+from captioner.datasets.vocabulary import PAD
 from captioner.images.preprocessing import Preprocessing
 from captioner.model.checkpoint import load_checkpoint
 from captioner.model.export import export_model
@@ -186,9 +187,22 @@ def test_the_second_task_by_hand() -> None:
     assert loss.item() == pytest.approx(numbers["cross_entropy"] + 0.25 * numbers["objects"])
 
 
+def test_objects_that_are_not_there_cost_what_they_are_told_to() -> None:
+    plain = Rewards(CORPUS, VOCABULARY, 8)
+    strict = Rewards(CORPUS, VOCABULARY, 8, SelfCriticalConfig(absent=0.25), BOXES)
+    said = ("a dog on a horse", "the cat eats grass on the horse", "a small dog runs", "")
+    encoded = [VOCABULARY.encode(text.split()) for text in said]
+    ids = torch.tensor([[[*own, *[PAD] * (10 - len(own))] for own in encoded]] * 3)  # (3, 4, T + 1)
+    images = [0, 1, 2]  # two dogs; nobody has looked; a horse
+    absent = [[1, 2, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]
+    assert strict.absent(ids, images).tolist() == absent
+    costs = plain.score(ids, images) - strict.score(ids, images)
+    assert costs.flatten().tolist() == pytest.approx([0.25 * count for row in absent for count in row])
+
+
 def test_parts_of_a_batch_with_objects_add_up_to_the_whole() -> None:
-    critic = SelfCriticalConfig(epochs=1, samples=3, cross_entropy=0.4, repeats=0.5)
-    rewards, regions = Rewards(CORPUS, VOCABULARY, 8, repeat_cost=0.5), some_regions(kind=torch.float32)
+    critic = SelfCriticalConfig(epochs=1, samples=3, cross_entropy=0.4, repeats=0.5, absent=0.3)
+    rewards, regions = Rewards(CORPUS, VOCABULARY, 8, critic, BOXES), some_regions(kind=torch.float32)
     sampled = EpochPlan(CORPUS, BatchConfig(12, 3), 5, 0, captions=3, references=True)[0]
     for mode, reduction in (("soft", "sum"), ("soft", "mean"), ("hard", "mean")):
         settings = LossConfig(reduction, guide=0.7, objects=0.3)
@@ -245,14 +259,15 @@ def boxed(tmp_path: Path, quick: None) -> Path:
 
 
 def test_a_run_with_boxes_logs_each_part_and_its_model_keeps_no_second_task(boxed: Path, tmp_path: Path) -> None:
-    critic = {"epochs": 1, "samples": 2, "rate": 0.01, "cross_entropy": 0.3, "repeats": 0.2}
+    critic = {"epochs": 1, "samples": 2, "rate": 0.01, "cross_entropy": 0.3, "repeats": 0.2, "absent": 0.3}
     recipe = toy_recipe(boxed, epochs=1, loss={"guide": 0.5, "objects": 0.5}, self_critical=critic)
     _, recorder = run_toy(recipe, tmp_path / "run")
     assert "data: 1 of 8 training images have no boxes of objects" in recorder.said
     lines = step_lines(tmp_path / "run")
     first, second = lines[0], lines[-1]
     assert {"cross_entropy", "guide", "guided", "objects"} < first.keys()
-    assert {"self_critical", "reward", "repeats", "cross_entropy", "guide", "guided", "objects"} < second.keys()
+    rewarded = {"self_critical", "reward", "repeats", "absent"}
+    assert rewarded | {"cross_entropy", "guide", "guided", "objects"} < second.keys()
     assert all(0 < line["guided"] < 1 for line in lines if line["epoch"] == 1)
     assert all(line["objects"] > 0 for line in lines)
     assert any("weight.objects" in name for name in tensors_of(tmp_path / "run" / "last"))

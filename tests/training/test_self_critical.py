@@ -61,7 +61,7 @@ def test_rewards_prefer_the_image_s_own_captions() -> None:
 
 
 def test_bleu_is_part_of_the_reward_where_it_has_a_weight() -> None:
-    plain, mixed = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, bleu_weight=3.0)
+    plain, mixed = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, SelfCriticalConfig(bleu_weight=3.0))
     said = (["a", "cat", "sleeps", "on", "the", "dog"], ["dog"] * 6)
     ids = torch.tensor([[VOCABULARY.encode(words)] for words in said])  # (B, N, T + 1), one caption of two images
     text, references = "a cat sleeps on the dog <end>", plain.cider.references
@@ -74,7 +74,7 @@ def test_bleu_is_part_of_the_reward_where_it_has_a_weight() -> None:
 
 
 def test_words_said_again_cost_what_they_are_told_to() -> None:
-    plain, strict = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, repeat_cost=0.25)
+    plain, strict = Rewards(CORPUS, VOCABULARY, 20), Rewards(CORPUS, VOCABULARY, 20, SelfCriticalConfig(repeats=0.25))
     said = {
         "a cat on a horse": 0,  # "a" says nothing
         "a cat on the cat": 1,
