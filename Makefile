@@ -22,7 +22,7 @@ test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST)
 
 coverage: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov=captioner --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov=captioner --cov-report=term:skip-covered $(PYTEST)
 
 lint: .venv/installed
 	$(BIN)/ruff check .
