@@ -31,6 +31,7 @@ NOT_RUN = {
     "python experiments/glimpse_variance.py": "needs a run; tests/experiments runs it",
     "python experiments/search_settings.py": "needs the region cache of a data set",
     "python experiments/shared_images.py": "needs the region caches of two data sets",
+    "python experiments/match_words.py": "needs a model and its captions; tests/experiments runs it",
     "python experiments/mix_weights.py": "needs two models; tests/experiments runs it",
     "python experiments/keep_results.py": "needs a run and its evaluation; tests/experiments runs it",
     "python experiments/translation/": "needs parallel text; tests/experiments/translation runs them",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from helpers.toy_checkpoints import make_checkpoint
 from helpers.toy_training import read_log, run_toy, toy_recipe, write_toy_data
 from PIL import Image
 
+from captioner.datasets.dataset import load_dataset
+from captioner.datasets.vocabulary import SPECIALS
+from captioner.datasets.word_classes import is_content
 from captioner.model.checkpoint import load_checkpoint, save_checkpoint
 from captioner.model.decoder import make_decoder
 from captioner.training.recipe import load_recipe
@@ -21,6 +25,7 @@ from captioner.training.recipe import load_recipe
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 import glimpse_variance
 import keep_results
+import match_words
 import mix_weights
 import shared_images
 import study
@@ -196,3 +201,33 @@ def test_models_that_are_not_of_one_training_are_not_mixed(tmp_path: Path, monke
     with pytest.raises(SystemExit, match="the two models differ in attention"):
         mix_weights.main()
     assert not (tmp_path / "mixed").exists()
+
+
+def test_words_are_said_as_often_as_people_say_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_toy_data(tmp_path / "data")
+    model = make_checkpoint()
+    save_checkpoint(tmp_path / "model", model)
+    words = model.vocabulary.entries
+    references = [caption for image in load_dataset(data).split("train") for caption in image.tokenized()]
+    rare = next(word for caption in references for word in caption if word in words and is_content(word))
+    common = next(word for word in words[len(SPECIALS) :] if is_content(word) and word != rare)
+    record = tmp_path / "captions.jsonl"
+    lines = [{"file_name": f"{number}.png", "text": "", "words": ["a", *[common] * 3]} for number in range(4)]
+    record.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    arguments = [str(tmp_path / "model"), str(data), str(record), "0.5", str(tmp_path / "matched")]
+    monkeypatch.setattr(sys, "argv", ["match_words.py", *arguments])
+    match_words.main()
+    matched = load_checkpoint(tmp_path / "matched")
+    shift = matched.weights["output.bias"] - model.weights["output.bias"]
+
+    def expected(word: str, said: float) -> float:
+        wanted = sum(caption.count(word) for caption in references) / len(references)
+        return 0.5 * math.log((wanted + match_words.RARE) / (said + match_words.RARE))
+
+    assert shift[words.index(rare)].item() == pytest.approx(expected(rare, 0.0), rel=1e-3)
+    assert shift[words.index(common)].item() == pytest.approx(expected(common, 3.0), rel=1e-3)
+    assert shift[words.index(rare)] > 0 > shift[words.index(common)]
+    assert all(shift[number] == 0 for number, word in enumerate(words) if word in SPECIALS or not is_content(word))
+    assert all(
+        torch.equal(weight, model.weights[name]) for name, weight in matched.weights.items() if name != "output.bias"
+    )
