@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from captioner.model.config import AttentionConfig
 from captioner.model.glimpse import Fixations, GlimpsePolicy
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.randomness import Randomness
 from captioner.model.scores import Keys, make_score
@@ -70,7 +71,7 @@ class Attention(nn.Module):
             self.policy = GlimpsePolicy(config, region_width, hidden_width, grid)
         self.centre = None
         if config.mode == "local":
-            self.centre = nn.Linear(hidden_width, 2)
+            self.centre = Linear(hidden_width, 2)
             cells = [(float(row), float(column)) for row in range(rows) for column in range(columns)]
             self.register_buffer("positions", torch.tensor(cells), persistent=False)  # (L, 2)
         self.mixing = None

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from captioner.model.config import AttentionConfig
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 
@@ -54,9 +55,9 @@ class GlimpsePolicy(nn.Module):
     def __init__(self, config: AttentionConfig, region_width: int, hidden_width: int, grid: tuple[int, int]) -> None:
         super().__init__()
         self.glimpses, self.extents = config.glimpses, extents(config)
-        self.reader = nn.Linear(hidden_width, 2 * config.glimpses)
-        self.seen = nn.Linear(region_width, 2, bias=False) if config.glimpses > 1 else None
-        self.value = nn.Linear(hidden_width, 1)
+        self.reader = Linear(hidden_width, 2 * config.glimpses)
+        self.seen = Linear(region_width, 2, bias=False) if config.glimpses > 1 else None
+        self.value = Linear(hidden_width, 1)
         self.scales = nn.Parameter(torch.zeros(config.scales))  # (S,), their shares before the softmax
         for name, count in zip(("rows", "columns"), grid, strict=True):
             self.register_buffer(name, torch.arange(float(count)), persistent=False)  # (rows,), (columns,)

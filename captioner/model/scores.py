@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from captioner.model.config import AttentionConfig
 from captioner.model.extensions import load_extension
 from captioner.model.kernels.additive import AdditiveKeys
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import SharedMatrix
 
 Keys = SharedMatrix | AdditiveKeys
@@ -44,9 +45,9 @@ class AdditiveScore(Score):
 
     def __init__(self, region_width: int, hidden_width: int, width: int) -> None:
         super().__init__()
-        self.region = nn.Linear(region_width, width, bias=False)
-        self.reader = nn.Linear(hidden_width, width)
-        self.energy = nn.Linear(width, 1, bias=False)  # a bias would cancel in the softmax
+        self.region = Linear(region_width, width, bias=False)
+        self.reader = Linear(hidden_width, width)
+        self.energy = Linear(width, 1, bias=False)  # a bias would cancel in the softmax
 
     def prepare(self, regions: Tensor) -> Keys:
         """Return W region, (B, L, A)."""
@@ -90,7 +91,7 @@ class GeneralScore(Score):
 
     def __init__(self, region_width: int, hidden_width: int) -> None:
         super().__init__()
-        self.region = nn.Linear(region_width, hidden_width, bias=False)
+        self.region = Linear(region_width, hidden_width, bias=False)
 
     def prepare(self, regions: Tensor) -> Keys:
         """Return W region, (B, H, L)."""
@@ -102,8 +103,8 @@ class CosineScore(Score):
 
     def __init__(self, region_width: int, hidden_width: int, width: int) -> None:
         super().__init__()
-        self.region = nn.Linear(region_width, width, bias=False)
-        self.reader = nn.Linear(hidden_width, width, bias=False)
+        self.region = Linear(region_width, width, bias=False)
+        self.reader = Linear(hidden_width, width, bias=False)
         self.sharpness = nn.Parameter(torch.tensor(10.0))  # cosines alone could not get far from uniform weights
 
     def prepare(self, regions: Tensor) -> Keys:
@@ -123,7 +124,7 @@ class LocationScore(Score):
 
     def __init__(self, hidden_width: int, regions: int) -> None:
         super().__init__()
-        self.reader = nn.Linear(hidden_width, regions)
+        self.reader = Linear(hidden_width, regions)
 
     def forward(self, keys: Keys, query: Tensor) -> Tensor:
         """Return scores (B, N, L)."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from captioner.model.attention import Attention
 from captioner.model.config import DecoderConfig
 from captioner.model.glimpse import Fixations
+from captioner.model.kernels.products import Linear
 from captioner.model.randomness import Looks, Randomness
 from captioner.model.regions import Regions
 
@@ -181,7 +182,7 @@ def projection(config: DecoderConfig, region_width: int) -> nn.Sequential:
     """Return what regions (B, L, D) go through first, to (B, L, R)."""
     layers = nn.Sequential()
     if config.regions:
-        layers.append(nn.Linear(region_width, config.regions))
+        layers.append(Linear(region_width, config.regions))
     if config.normalise:
         layers.append(nn.LayerNorm(config.regions or region_width))
     return layers

@@ -17,6 +17,7 @@ from captioner.model.empty_weights import draw_orthogonal
 from captioner.model.glimpse import Fixations
 from captioner.model.kernels.aligned import aligned_linear
 from captioner.model.kernels.lstm import WordGates, lstm_cell
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
 from captioner.model.randomness import Randomness
@@ -56,15 +57,15 @@ class LSTMDecoder(Decoder):
         self.feed = attention.feed if attention.mode == "none" else None
         self.initial_hidden = self._initial(context, hidden)
         self.initial_memory = self._initial(context, hidden)  # of the cell; checkpoints have the weights by this name
-        self.gate = nn.Linear(hidden, 1 if config.gate == "scalar" else context) if config.gate != "none" else None
+        self.gate = Linear(hidden, 1 if config.gate == "scalar" else context) if config.gate != "none" else None
         self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
         # The LSTM's input matrix in three parts, so that the words' part is one product for a whole caption.
-        self.from_word = nn.Linear(embedding, 4 * hidden)
-        self.from_context = nn.Linear(context, 4 * hidden, bias=False)
-        self.from_hidden = nn.Linear(hidden, 4 * hidden, bias=False)
-        self.output_hidden = nn.Linear(hidden, embedding)
-        self.output_context = nn.Linear(context, embedding, bias=False) if config.deep_output else None
-        self.output = nn.Linear(embedding, words)
+        self.from_word = Linear(embedding, 4 * hidden)
+        self.from_context = Linear(context, 4 * hidden, bias=False)
+        self.from_hidden = Linear(hidden, 4 * hidden, bias=False)
+        self.output_hidden = Linear(hidden, embedding)
+        self.output_context = Linear(context, embedding, bias=False) if config.deep_output else None
+        self.output = Linear(embedding, words)
         if config.tied:
             self.output.weight = self.embedding.weight
         self._initialise()
@@ -74,8 +75,8 @@ class LSTMDecoder(Decoder):
         if self.feed in ("every-step", "first-step"):
             return None
         if self.feed == "state":
-            return nn.Linear(context, hidden)
-        return nn.Sequential(nn.Linear(context, hidden), nn.Tanh())
+            return Linear(context, hidden)
+        return nn.Sequential(Linear(context, hidden), nn.Tanh())
 
     def _initialise(self) -> None:
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)

@@ -20,6 +20,7 @@ from captioner.model.decoders.interface import Decoder, DecoderInputs, EmbeddedW
 from captioner.model.decoders.transformer_layer import Layered, Reading, TransformerLayer
 from captioner.model.kernels.aligned import aligned_linear
 from captioner.model.kernels.lstm import WordGates
+from captioner.model.kernels.products import Linear
 from captioner.model.randomness import Randomness
 from captioner.model.regions import Regions
 
@@ -54,14 +55,14 @@ class TransformerDecoder(Decoder):
         embedding, width = config.embedding, config.hidden
         self.project = projection(config, region_width)
         self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
-        self.from_word = nn.Linear(embedding, width)
+        self.from_word = Linear(embedding, width)
         self.positions = nn.Embedding(LONGEST, width) if config.positions == "learned" else None
         self.layers = nn.ModuleList(
             TransformerLayer(config, config.regions or region_width) for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(width)
-        self.output_hidden = nn.Linear(width, embedding)
-        self.output = nn.Linear(embedding, words)
+        self.output_hidden = Linear(width, embedding)
+        self.output = Linear(embedding, words)
         if config.tied:
             self.output.weight = self.embedding.weight
         self._initialise()

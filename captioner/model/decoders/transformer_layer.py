@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captioner.model.config import DecoderConfig
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
 
@@ -54,13 +55,13 @@ class TransformerLayer(nn.Module):
         width = config.hidden
         self.heads, self.dropout = config.heads, config.dropout
         self.word_norm, self.region_norm, self.feed_norm = (nn.LayerNorm(width) for _ in range(3))
-        self.word_reader = nn.Linear(width, 3 * width)  # queries, keys and values end to end
-        self.word_output = nn.Linear(width, width)
-        self.region_query = nn.Linear(width, width)
-        self.region_reader = nn.Linear(region_width, 2 * width)  # keys and values
-        self.region_output = nn.Linear(width, width)
+        self.word_reader = Linear(width, 3 * width)  # queries, keys and values end to end
+        self.word_output = Linear(width, width)
+        self.region_query = Linear(width, width)
+        self.region_reader = Linear(region_width, 2 * width)  # keys and values
+        self.region_output = Linear(width, width)
         self.feed_forward = nn.Sequential(
-            nn.Linear(width, config.feed_forward), nn.ReLU(), nn.Linear(config.feed_forward, width)
+            Linear(width, config.feed_forward), nn.ReLU(), Linear(config.feed_forward, width)
         )
 
     def prepare(self, regions: Tensor) -> tuple[Tensor, Tensor]:

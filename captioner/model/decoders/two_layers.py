@@ -16,6 +16,7 @@ from captioner.model.config import AttentionConfig, DecoderConfig
 from captioner.model.decoders.interface import DecoderInputs, State, Step
 from captioner.model.decoders.lstm import LSTMDecoder, LSTMInputs, end_to_end, initialise_gates
 from captioner.model.kernels.lstm import lstm_cell
+from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import SharedMatrix, at_least_single
 from captioner.model.kernels.shared_rows import SharedRows
 from captioner.model.randomness import Randomness
@@ -48,11 +49,11 @@ class TwoLayerDecoder(LSTMDecoder):
         super().__init__(config, attention, words, region_width, grid)
         context, hidden = config.regions or region_width, config.hidden
         # The attention LSTM's gates, beside those of its word and its own hidden state:
-        self.from_mean = nn.Linear(context, 4 * hidden, bias=False)
-        self.from_language = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.from_mean = Linear(context, 4 * hidden, bias=False)
+        self.from_language = Linear(hidden, 4 * hidden, bias=False)
         # The language LSTM's, beside those of the context:
-        self.language_from_attention = nn.Linear(hidden, 4 * hidden)
-        self.language_from_language = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.language_from_attention = Linear(hidden, 4 * hidden)
+        self.language_from_language = Linear(hidden, 4 * hidden, bias=False)
         initialise_gates(self.language_from_language, self.language_from_attention)
 
     def _initial(self, context: int, hidden: int) -> nn.Module | None:

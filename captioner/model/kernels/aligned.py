@@ -14,12 +14,16 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from captioner.model.kernels.products import is_for_onednn, linear
+
 LINE = 64  # bytes of a cache line
 
 
 def aligned_linear(layer: nn.Linear, inputs: Tensor) -> Tensor:
     """Return what a linear layer makes of inputs (..., E), (..., V). The plain line: layer(inputs)"""
     aligned = layer.out_features * inputs.dtype.itemsize % LINE == 0
+    if is_for_onednn(inputs, layer.weight):  # which does not mind where rows begin
+        return linear(inputs, layer.weight, layer.bias)
     if aligned or inputs.device.type != "cpu" or torch.is_autocast_enabled("cpu") or inputs.dtype != layer.weight.dtype:
         outputs: Tensor = layer(inputs)
         return outputs

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from captioner.model.kernels.products import linear, product
+
 
 class Shared(Protocol):
     """What many steps use, and whose gradients are complete once the last of them has been gone back through."""
@@ -80,7 +82,7 @@ class SharedMatrix:
         self.inputs.clear()
         self.gradients.clear()
         # Transposed twice: the result lies in memory as the weight of a linear layer does, whose transpose this is.
-        matrix = (gradients.transpose(-1, -2) @ inputs).transpose(-1, -2) if self.matrix.requires_grad else None
+        matrix = _multiply(gradients.transpose(-1, -2), inputs).transpose(-1, -2) if self.matrix.requires_grad else None
         bias = gradients.flatten(0, -2).sum(dim=0) if self.bias is not None else None
         return matrix, bias
 
@@ -99,9 +101,13 @@ def _as_autocast(values: Tensor) -> Tensor:
 
 
 def _product(inputs: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
+    if matrix.dim() > 2:
         return inputs @ matrix
-    return torch.addmm(bias, inputs.flatten(0, -2), matrix).view(*inputs.shape[:-1], -1)
+    return linear(inputs, matrix.t(), bias)
+
+
+def _multiply(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right if right.dim() > 2 else product(left, right)
 
 
 class _Use(Function):
@@ -121,5 +127,8 @@ class _Use(Function):
         flat = shared.matrix.dim() == 2
         shared.inputs.append(inputs.flatten(0, -2) if flat else inputs)
         shared.gradients.append(gradient.flatten(0, -2) if flat else gradient)
-        of_inputs = gradient @ shared.matrix.transpose(-1, -2) if ctx.needs_input_grad[0] else None
+        of_inputs = None
+        if ctx.needs_input_grad[0]:
+            rows = gradient.flatten(0, -2) if flat else gradient  # (R, O) or (..., N, O)
+            of_inputs = _multiply(rows, shared.matrix.transpose(-1, -2)).view(inputs.shape)
         return of_inputs, gradient.new_zeros(()), None
