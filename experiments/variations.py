@@ -41,7 +41,10 @@ SHORT += ["validation.overlays=0"]
 # The second study is cheaper still: 7 x 7 regions, no mirrored images, larger batches, products in half precision.
 CHEAP = [*SHORT, "encoder.name=efficientnet-lite0", "encoder.size=224", "batches.flips=false", "batches.captions=160"]
 CHEAP += ["optimiser.rate=2e-3", "optimiser.average=0.99", "schedule.warmup=100", "precision=bfloat16"]
+CHEAP += ["validation.every=2", "validation.images=200"]  # the study evaluates all of them in the end
 HARD = ["attention.mode=hard", "loss.entropy=0.002", "loss.reward_scale=0.1"]
+# The doubly stochastic penalty is soft attention's in the paper; it draws weights towards uniform ones.
+FREE = [*HARD, "loss.penalty=0"]
 # As many weights as the LSTM has at this width, to within 10 %.
 TRANSFORMER = ["decoder.kind=transformer", "attention.score=scaled-dot", "decoder.hidden=192", "decoder.layers=2"]
 TRANSFORMER += ["decoder.heads=4", "decoder.feed_forward=640", "decoder.positions=sinusoidal", "decoder.gate=none"]
@@ -70,6 +73,7 @@ STUDIES = {
                 "local": ["attention.mode=local"],
                 "gumbel": ["attention.mode=gumbel"],
                 "hard": HARD,
+                "hard without penalty": FREE,
                 "glimpse": ["attention.mode=glimpse"],
             },
             "after two epochs of soft": {

@@ -4,7 +4,7 @@ For each word the eye rests on G points, one after the other. The policy is a Ga
 
     mean_g  = tanh(W_g h + U seen_(g-1))      where to look, from -1 to 1 down and across, given the hidden state h
     point_g ~ N(mean_g, deviation^2)          in training; in use the point is the mean
-    value   = w h                             what the policy expects of the words to come: the baseline of REINFORCE
+    value   = 4 (w h - 1)                     what the policy expects of the words to come: the baseline of REINFORCE
 
 Around a point the eye reads a patch of k x k places at several scales, 1, 2, 4, ... cells apart: sharp in the middle,
 coarse around it. A place between cells is read by bilinear interpolation, which weighs its four neighbours; reading is
@@ -29,6 +29,10 @@ from captioner.model.config import AttentionConfig
 from captioner.model.kernels.products import Linear
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.randomness import Randomness
+
+# About minus the log likelihood of a word while a model learns: the value starts there, and is learned in steps of that
+# size. From zero it would take hundreds of steps of Adam, which remembers how large the first errors were.
+NATS = 4.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class GlimpsePolicy(nn.Module):
         self.glimpses, self.extents = config.glimpses, extents(config)
         self.reader = Linear(hidden_width, 2 * config.glimpses)
         self.seen = Linear(region_width, 2, bias=False) if config.glimpses > 1 else None
-        self.value = Linear(hidden_width, 1)
+        self.value = Linear(hidden_width, 1)  # plus one, and in units of NATS
         self.scales = nn.Parameter(torch.zeros(config.scales))  # (S,), their shares before the softmax
         for name, count in zip(("rows", "columns"), grid, strict=True):
             self.register_buffer(name, torch.arange(float(count)), persistent=False)  # (rows,), (columns,)
@@ -97,7 +101,8 @@ class GlimpsePolicy(nn.Module):
             points.append(first + (point + 1) / 2 * (last - first))  # (B, N, 2)
             weights.append(self.weights(points[-1], mask))
         alpha = torch.stack(weights).mean(dim=0)  # (B, N, L)
-        value = at_least_single(self.value(hidden.detach().to(self.value.weight.dtype))).squeeze(-1)  # (B, N)
+        expected = at_least_single(self.value(hidden.detach().to(self.value.weight.dtype))).squeeze(-1)  # (B, N)
+        value = NATS * (expected - 1)  # (B, N)
         return alpha, Fixations(torch.stack(points, dim=2), log_density, value, self.extents)
 
     def weights(self, points: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from captioner.model.decoder import Decoder, Outputs
-from captioner.model.glimpse import Fixations
+from captioner.model.glimpse import NATS, Fixations
 from captioner.model.kernels.precision import product_dtype
 from captioner.model.kernels.shared_matrix import at_least_single
 from captioner.model.kernels.word_losses import Drawing
@@ -194,7 +194,7 @@ class Criterion:
         surrogate = surrogate * self._sample_share(part)
         error = value_loss(value, log_likelihood, part.mask) * part.word_share
         baseline = value.detach()[part.mask].mean().item() * part.word_share
-        return surrogate + error, {"reinforce": surrogate.item(), "value": error.item(), "baseline": baseline}
+        return surrogate + error / NATS**2, {"reinforce": surrogate.item(), "value": error.item(), "baseline": baseline}
 
     def self_critical(
         self, part: Part, regions: Tensor | Regions, rewards: Rewards, taught: Part | None, move_baseline: MoveBaseline

@@ -7,6 +7,7 @@ import torch
 from helpers.toy_learner import CORPUS, VOCABULARY, make_batch, make_learner, some_regions
 from torch import Tensor
 
+from captioner.model.glimpse import NATS
 from captioner.model.kernels.word_losses import Drawing
 from captioner.model.losses import word_losses
 from captioner.model.randomness import Randomness
@@ -46,7 +47,15 @@ def test_the_loss_of_given_captions_by_hand(reduction: str) -> None:
     assert numbers["value"] == pytest.approx(sum(errors) / len(errors))
     assert numbers["baseline"] == pytest.approx(outputs.fixations.value[mask].mean().item())
     words = nll.sum().item() / (B * N) / divisor
-    assert total.item() == pytest.approx(words + looked / divisor + sum(errors) / len(errors))
+    assert total.item() == pytest.approx(words + looked / divisor + sum(errors) / len(errors) / NATS**2)
+
+
+def test_what_is_expected_before_learning_is_of_the_size_of_a_word_s_likelihood() -> None:
+    """From zero the value was behind for hundreds of steps: a worse baseline than the mean of all words."""
+    learner, batch = make_learner("glimpse"), make_batch()
+    ids, mask = torch.from_numpy(batch.caption_ids), torch.from_numpy(batch.mask)
+    value = learner.decoder(some_regions(), ids, Randomness(batch.seed, B), mask).fixations.value[mask]
+    assert value.mean().item() == pytest.approx(-NATS, abs=0.5 * NATS)
 
 
 def test_every_weight_learns() -> None:
