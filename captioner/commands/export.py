@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from captioner.commands.messages import show
 from captioner.commands.models import models_table
-from captioner.commands.parser import UsageError, add_command
+from captioner.commands.parser import UsageError, add_command, positive
 from captioner.model.bundled import find_model, model_name, summarise
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ def add_export(commands: Any) -> None:
         help="include the calibration in this confidence.json of `captioner evaluate --calibrate`",
     )
     parser.add_argument(
+        "--size",
+        type=positive,
+        metavar="S",
+        help="side in pixels to which the model resizes images: larger gives more regions, smaller is faster (default: "
+        "the model's)",
+    )
+    parser.add_argument(
         "--full-precision", action="store_true", help="keep weights in full precision, at twice the size"
     )
 
@@ -56,7 +63,7 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model and print what it is."""
     if options.runtime is not None and not options.web:
         raise UsageError("--runtime is for the page of --web")
-    for name in ("scores", "confidence"):
+    for name in ("scores", "confidence", "size"):
         if getattr(options, name) is not None and (options.onnx or options.web):
             raise UsageError(f"--{name} is for a checkpoint, not for --onnx or --web")
     if options.onnx:
@@ -75,6 +82,7 @@ def _export_checkpoint(options: argparse.Namespace) -> int:
         evaluation=options.scores,
         confidence=options.confidence,
         half=not options.full_precision,
+        size=options.size,
     )
     show("\n".join(models_table([summarise(options.folder.resolve())])))
     return 0

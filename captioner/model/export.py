@@ -24,15 +24,17 @@ def export_model(
     evaluation: Path | None = None,
     confidence: Path | None = None,
     half: bool = True,
+    size: int | None = None,
 ) -> None:
     """Put a model into `folder`, with the scores in an `evaluation`, the `metrics.json` of `captioner evaluate`.
 
     `confidence` is a calibration, the `confidence.json` of `captioner evaluate --calibrate`. Rounding to `half`
-    precision may change a caption, so that both must be of the model as it is exported: export it, evaluate what came
-    of it, and export that with its scores.
+    precision may change a caption, and so does another input `size`, so that both must be of the model as it is
+    exported: export it, evaluate what came of it, and export that with its scores.
     """
     folder = Path(folder)
     exported = to_half(checkpoint) if half else checkpoint
+    exported = at_size(exported, size) if size is not None else exported
     scores = read_scores(evaluation, exported.digest) if evaluation is not None else None
     calibration = read_calibration(confidence, exported.digest) if confidence is not None else None
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +46,15 @@ def export_model(
         write_whole(folder / CONFIDENCE, calibration.to_text())
     else:
         _remove_stale_calibration(folder / CONFIDENCE, exported.digest)
+
+
+def at_size(checkpoint: Checkpoint, size: int) -> Checkpoint:
+    """Return a model that sees images at `size` pixels a side: more regions of them, or fewer and sooner."""
+    if checkpoint.encoder.is_imported:
+        raise ValueError(f"{checkpoint.encoder.name} is no encoder, and has no input size")
+    config = replace(checkpoint.encoder, size=size)
+    identity = checkpoint.build_encoder().at_size(size).identity()
+    return replace(checkpoint, encoder=config, encoder_identity=identity, metrics={})
 
 
 def _remove_stale_calibration(path: Path, digest: str) -> None:

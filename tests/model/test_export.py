@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.photo_folders import EXAMPLES
+from helpers.toy_captioner import make_toy
 from helpers.toy_checkpoints import make_checkpoint
 
+from captioner.captioning.captioner import Captioner, load
 from captioner.cli import main
 from captioner.model.bundled import SCORES, summarise
 from captioner.model.checkpoint import load_checkpoint, save_checkpoint, to_half
+from captioner.model.encoders.encoder import Encoder
 from captioner.model.export import export_model, without_paths
 
 SETTINGS = {
@@ -114,3 +118,29 @@ def test_models_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "checkpoint.json").write_text("{}")
     assert main(["models", str(tmp_path)]) == 1
     assert f"{tmp_path} is damaged" in capsys.readouterr().err
+
+
+def test_a_model_may_see_larger_images(lite0: Encoder, tmp_path: Path) -> None:
+    toy = make_toy(lite0)
+    save_checkpoint(tmp_path / "toy", toy)
+    assert main(["export", str(tmp_path / "toy"), str(tmp_path / "finer"), "--size", "96", "--full-precision"]) == 0
+    finer = load_checkpoint(tmp_path / "finer")
+    assert finer.encoder.size == 96
+    assert all(torch.equal(weight, toy.weights[name]) for name, weight in finer.weights.items())
+    caption = load(tmp_path / "finer", device="cpu").caption(EXAMPLES / "cat.jpg")
+    assert caption.attention.shape[1:] == (3, 3)
+    assert finer.digest != toy.digest
+    assert Captioner(toy, device="cpu").caption(EXAMPLES / "cat.jpg").attention.shape[1:] == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "code", "reason"),
+    [("0", 2, "--size"), ("5000", 1, "encoder size is 5000; it must be from 1 to 1024 pixels")],
+)
+def test_a_size_that_makes_no_sense_is_refused(
+    size: str, code: int, reason: str, lite0: Encoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_checkpoint(tmp_path / "toy", make_toy(lite0))
+    assert main(["export", str(tmp_path / "toy"), str(tmp_path / "out"), "--size", size]) == code
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -190,6 +190,7 @@ def test_a_package_without_the_files_is_named(tmp_path: Path, monkeypatch: pytes
     [
         (["--runtime", "."], "--runtime is for the page of --web"),
         (["--onnx", "--scores", "x.json"], "--scores is for a checkpoint"),
+        (["--web", "--size", "96"], "--size is for a checkpoint"),
         (["--onnx", "--web"], "not allowed with argument --onnx"),
     ],
 )
