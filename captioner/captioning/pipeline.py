@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 BATCH = 64  # images encoded together, unless told otherwise
 # Images that are searched together, whatever the size of batches: with other numbers of images a search computes in
 # another order, and the last digits of what is written would depend on the size.
-SEARCHED = 32
+SEARCHED = 64
+FIRST = 32  # of the first two searches and batches, so that captions come sooner
 Item = TypeVar("Item")
 
 
@@ -119,8 +120,8 @@ def caption_items(
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    """Yield batches of `size`, a multiple of SEARCHED; the first two are of SEARCHED, so that captions come sooner."""
-    for length in chain((SEARCHED, SEARCHED), repeat(size)):
+    """Yield batches of `size`, a multiple of SEARCHED, after two of FIRST."""
+    for length in chain((FIRST, FIRST), repeat(size)):
         if not (batch := list(islice(items, length))):
             return
         yield batch

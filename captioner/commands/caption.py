@@ -27,6 +27,7 @@ from captioner.commands.collection import Collection
 from captioner.commands.messages import announce, complain, report, say
 from captioner.commands.parser import UsageError, add_command
 from captioner.commands.screen import Screen
+from captioner.commands.startup import without_collecting
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
 from captioner.images.kinds import describe_unread
@@ -69,16 +70,17 @@ def run_caption(options: argparse.Namespace) -> int:
     )
     collection.check()
     announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
-    from captioner.captioning.captioner import load
+    with without_collecting():
+        from captioner.captioning.captioner import load
 
-    threads = cores_per_process()
-    model = load(
-        folder,
-        device=read_device(options),
-        threads=threads,
-        progress=not options.quiet,
-        allow_download=options.allow_download,
-    )
+        threads = cores_per_process()
+        model = load(
+            folder,
+            device=read_device(options),
+            threads=threads,
+            progress=not options.quiet,
+            allow_download=options.allow_download,
+        )
     model = with_features(model, options.features)
     captioning = replace(captioning, workers=captioning.workers or threads)
     search_beside_encoding(model)

@@ -9,10 +9,11 @@ image's regions, which are projected anew at every step; every row is read up to
 words are scored at every position, of which a mask then leaves out the padding.
 
 A step is the forward pass, the loss and the backward pass, on random regions and on captions as long as Flickr8k's. In
-a round the textbook's step is timed once and ours before and after it, on the same batch, and a large matrix product
-before and after those. Times are added up over the rounds, each of which has a batch of another length, so that a busy
-spell of the machine meets all of them. The share is how much of the large product's rate our step reaches in the
-multiply-adds that it cannot do without: see `multiply_adds`.
+a round the textbook's step is timed once and ours before and after it, on the same batch, and a large matrix product,
+by the library that is faster on this processor, before and after those. Times are added up over the rounds, each of
+which has a batch of another length, so that a busy spell of the machine meets all of them. The share is how much of the
+large product's rate our step reaches in the multiply-adds that it cannot do without: see `multiply_adds`. With
+--bfloat16 our step is timed with products in bfloat16 too, as training with `precision: bfloat16` has them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from training_steps import CAPTIONS_PER_IMAGE, POOL, Case, multiply_adds, our_lo
 
 from captioner.model.config import GATES
 from captioner.model.kernels.additive import AdditiveKeys
+from captioner.model.kernels.products import product
 from captioner.model.randomness import Randomness
 from captioner.model.textbook import Textbook, soft_loss
 
@@ -50,16 +52,23 @@ class Times:
     product: list[float] = field(default_factory=list)  # two a round
     ours: list[float] = field(default_factory=list)  # two a round
     textbook: list[float] = field(default_factory=list)  # one a round, or none
+    bfloat16: list[float] = field(default_factory=list)  # the same
 
 
 def time_product(square: Tensor) -> float:
     """Return the seconds that the large product takes."""
     started = time.perf_counter()
-    torch.mm(square, square)
+    product(square, square)
     return time.perf_counter() - started
 
 
-def measure(case: Case, rounds: int, captions: int) -> str:
+def in_bfloat16(loss: Callable[[], Tensor]) -> Tensor:
+    """Return a loss whose products are of bfloat16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss()
+
+
+def measure(case: Case, rounds: int, captions: int, bfloat16: bool) -> str:
     """Return the table's line for a case."""
     decoder = case.decoder()
     textbook = Textbook.from_decoder(decoder) if case.gate else None
@@ -68,6 +77,8 @@ def measure(case: Case, rounds: int, captions: int) -> str:
     warm = next(case.batches(1, captions)).first(WARM_UP)
     time_product(square)
     time_step(decoder, partial(our_loss, decoder, warm, case.smoothing))
+    if bfloat16:
+        time_step(decoder, partial(in_bfloat16, partial(our_loss, decoder, warm, case.smoothing)))
     if textbook is not None:
         time_step(textbook, partial(soft_loss, textbook, *warm.rows()))
     for batch in case.batches(rounds, captions):
@@ -78,6 +89,8 @@ def measure(case: Case, rounds: int, captions: int) -> str:
             # The copies of the regions, which a loader of images with one caption each makes, are not timed.
             times.textbook.append(time_step(textbook, partial(soft_loss, textbook, *batch.rows())))
         times.ours.append(time_step(decoder, ours))
+        if bfloat16:
+            times.bfloat16.append(time_step(decoder, partial(in_bfloat16, ours)))
         times.product.append(time_product(square))
         work += 2 * multiply_adds(decoder, batch)
     return line(case, times, work, captions)
@@ -86,7 +99,7 @@ def measure(case: Case, rounds: int, captions: int) -> str:
 def line(case: Case, times: Times, work: int, captions: int) -> str:
     """Return the table's line for the times of a case, `work` being the multiply-adds of all our steps."""
     ours = captions * len(times.ours) / sum(times.ours)
-    product = SQUARE**3 * len(times.product) / sum(times.product)  # multiply-adds per second
+    rate = SQUARE**3 * len(times.product) / sum(times.product)  # multiply-adds per second
     columns = f"{case.regions:>4}{case.width:>6}{case.words:>7}  {case.gate or 'default recipe':<16}"
     if times.textbook:
         theirs = captions * len(times.textbook) / sum(times.textbook)
@@ -95,7 +108,8 @@ def line(case: Case, times: Times, work: int, captions: int) -> str:
         columns += f"{theirs:>9.1f}{ours:>9.1f}{ours / theirs:>8.2f}{min(ratios):>8.2f} to {max(ratios):<6.2f}"
     else:
         columns += f"{'':>9}{ours:>9.1f}{'':>26}"
-    return columns + f"{2 * product / 1e9:>9.0f}{work / sum(times.ours) / product:>7.0%}"
+    columns += f"{2 * rate / 1e9:>9.0f}{work / sum(times.ours) / rate:>7.0%}"
+    return columns + (f"{captions * len(times.bfloat16) / sum(times.bfloat16):>10.1f}" if times.bfloat16 else "")
 
 
 HEADER = (
@@ -113,7 +127,10 @@ GROUPS = (
     ("softmax and cross entropy", ("softmax", "nll_loss", "cross_entropy")),
 )
 KINDS = (
-    ("matrix products", ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv_")),
+    (
+        "matrix products",
+        ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv_", "mkldnn::"),
+    ),
     ("copies and zeros", ("aten::copy_", "aten::cat", "aten::fill_", "aten::index", "aten::index_select")),
 )
 
@@ -158,7 +175,7 @@ def group(event: Any) -> str:
                 return name
         around = around.cpu_parent
     for name, operations in KINDS:
-        if event.name in operations:
+        if event.name.startswith(operations):
             return name
     return "other arithmetic" if event.name.startswith("aten::") else "Python and autograd's graph"
 
@@ -172,6 +189,7 @@ def main() -> None:
     parser.add_argument("--gate", choices=GATES, default="scalar", help="of the paper's decoder")
     parser.add_argument("--rounds", type=int, default=3, help="batches, of different lengths")
     parser.add_argument("--captions", type=int, default=80, help="of a batch, five to an image")
+    parser.add_argument("--bfloat16", action="store_true", help="time our step in bfloat16 too")
     parser.add_argument("--profile", action="store_true", help="show where the time of our step goes instead")
     options = parser.parse_args()
     if options.captions < CAPTIONS_PER_IMAGE or options.captions % CAPTIONS_PER_IMAGE:
@@ -186,9 +204,12 @@ def main() -> None:
     about = f"{options.captions} captions a batch, {options.rounds} rounds, {torch.get_num_threads()} threads"
     print(f"{about}, torch {torch.__version__}")
     if not options.profile:
-        print(HEADER)
+        print(HEADER + f"{'bfloat16':>10}" * options.bfloat16)
     for case in cases:
-        print((profile_steps if options.profile else measure)(case, options.rounds, options.captions), flush=True)
+        if options.profile:
+            print(profile_steps(case, options.rounds, options.captions), flush=True)
+        else:
+            print(measure(case, options.rounds, options.captions, options.bfloat16), flush=True)
 
 
 if __name__ == "__main__":

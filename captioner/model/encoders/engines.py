@@ -127,7 +127,7 @@ class OnnxEngine(Engine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(graph.to_bytes(), options, providers=["CPUExecutionProvider"])
         self.shape = (encoder.grid[0] * encoder.grid[1], encoder.dimensions)  # (L, D)
         self.dtype = np.float16 if half else np.float32
         self.threads = threads or available_cores()

@@ -8,15 +8,15 @@ and features that stand out are scaled down there and up again in the rows that 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from captioner.model.onnx.nodes import OPSET, Unsupported
+from captioner.model.onnx.nodes import BuiltGraph, Unsupported
 
 LARGEST = 127  # of the 8-bit weights, which are as far below zero as above it
 DEVIATIONS = 2  # how far a normed feature is taken to stray, in its own standard deviations
@@ -35,32 +35,29 @@ def is_fast() -> bool:
         return False
 
 
-def quantise(serialised: bytes) -> bytes:
-    """Return a model whose products with constant matrices are of 8-bit integers."""
-    graph = _Graph(onnx.ModelProto.FromString(serialised))
-    if not graph.products:
+def quantise(graph: BuiltGraph) -> BuiltGraph:
+    """Return a graph whose products with constant matrices are of 8-bit integers."""
+    rounding = _Rounding(graph)
+    if not rounding.products:
         raise Unsupported("it has no matrix products to round")
-    graph.smooth()
-    return graph.rounded()
+    rounding.smooth()
+    return rounding.rounded()
 
 
-class _Graph:
-    """A model taken apart: its nodes, its constants, and the outputs of the products to round."""
+class _Rounding:
+    """A graph with constants of its own, and the outputs of the products to round."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
-        self.constants: dict[str, NDArray[Any]] = {
-            each.name: numpy_helper.to_array(each) for each in model.graph.initializer
-        }
+    def __init__(self, graph: BuiltGraph) -> None:
+        self.graph, self.constants = graph, dict(graph.constants)
         self.products = {
-            node.output[0] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in self.constants
+            node.output[0] for node in graph.nodes if node.op_type == "MatMul" and node.input[1] in self.constants
         }
 
     def smooth(self) -> None:
         """Even out the features that LayerNorms give to products, and change no result."""
-        norms = {node.output[0]: node for node in self.model.graph.node if node.op_type == "LayerNormalization"}
+        norms = {node.output[0]: node for node in self.graph.nodes if node.op_type == "LayerNormalization"}
         readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in self.model.graph.node:
+        for node in self.graph.nodes:
             for name in node.input:
                 readers.setdefault(name, []).append(node)
         for name, norm in norms.items():
@@ -74,11 +71,11 @@ class _Graph:
             self.constants |= {norm.input[1]: gain / scale, norm.input[2]: shift / scale}
             self.constants |= {each: self.constants[each] * scale[:, None] for each in matrices}
 
-    def rounded(self) -> bytes:
-        """Return the model with its products in 8 bits."""
+    def rounded(self) -> BuiltGraph:
+        """Return the graph with its products in 8 bits."""
         nodes: list[onnx.NodeProto] = []
         inputs: set[str] = set()  # those that have been rounded
-        for node in self.model.graph.node:
+        for node in self.graph.nodes:
             if node.output[0] not in self.products:
                 nodes.append(node)
                 continue
@@ -89,13 +86,8 @@ class _Graph:
                 nodes.append(helper.make_node("DynamicQuantizeLinear", [value], parts))
             nodes += self._product(value, matrix, node.output[0])
         used = {name for node in nodes for name in node.input}
-        graph = self.model.graph
-        constants = [numpy_helper.from_array(values, name) for name, values in self.constants.items() if name in used]
-        proto = helper.make_graph(nodes, graph.name, graph.input, graph.output, constants)
-        model = helper.make_model(
-            proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=self.model.ir_version
-        )
-        return bytes(model.SerializeToString())
+        constants = {name: values for name, values in self.constants.items() if name in used}
+        return replace(self.graph, nodes=nodes, constants=constants)
 
     def _product(self, value: str, matrix: str, output: str) -> list[onnx.NodeProto]:
         """Return `output` = `value` @ `matrix` as a product of integers, scaled back."""

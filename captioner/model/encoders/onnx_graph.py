@@ -21,7 +21,7 @@ from captioner.model.encoders.efficientnet_lite import SameConv
 from captioner.model.encoders.encoder import Encoder
 from captioner.model.encoders.onnx_attention import WRITERS, add_gelu
 from captioner.model.encoders.shapes import input_shapes
-from captioner.model.onnx.nodes import GraphBuilder, Unsupported
+from captioner.model.onnx.nodes import BuiltGraph, GraphBuilder, Unsupported
 
 _PASSIVE = (nn.Identity, nn.Dropout)  # they do nothing at inference
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {
@@ -51,13 +51,13 @@ class _Tracer(fx.Tracer):
         return is_whole or super().is_leaf_module(m, module_qualified_name)
 
 
-def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
-    """Return a serialised model: `pixels` (B, S, S, 3) uint8 -> `regions` (B, L, D), float32 or, if `half`, float16.
+def build_graph(encoder: Encoder, *, half: bool = False) -> BuiltGraph:
+    """Return the graph `pixels` (B, S, S, 3) uint8 -> `regions` (B, L, D), float32 or, if `half`, float16.
 
     Raise `Unsupported` for networks with operations beyond those of VGG, ResNet, MobileNet, EfficientNet, TinyViT and
     DINOv2.
     """
-    graph = _Graph()
+    graph = _EncoderGraph()
     size, (rows, columns) = encoder.preprocessing.size, encoder.grid
     mean, std = (
         255 * np.array(values, np.float32).reshape(3, 1, 1)
@@ -75,10 +75,10 @@ def build_graph(encoder: Encoder, *, half: bool = False) -> bytes:
     graph.add("Cast", [graph.add("Transpose", [unrolled], perm=[0, 2, 1])], output="regions", to=dtype)
     pixels_info = helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["B", size, size, 3])
     regions_info = helper.make_tensor_value_info("regions", dtype, ["B", rows * columns, encoder.dimensions])
-    return graph.model("encoder", [pixels_info], [regions_info])
+    return graph.build("encoder", [pixels_info], [regions_info])
 
 
-class _Graph(GraphBuilder):
+class _EncoderGraph(GraphBuilder):
     def __init__(self) -> None:
         super().__init__()
         self.unrolled: dict[str, tuple[str, str]] = {}  # see onnx_attention.Graph

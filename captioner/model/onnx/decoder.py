@@ -41,7 +41,7 @@ def build_start(decoder: Decoder, region_width: int, regions: int) -> bytes:
         graph.add("Identity", [features], output="features")
     if graph.key_shape is not None:
         graph.add("Identity", [graph.add_keys(features)], output="keys")
-    return graph.model("start", inputs, graph.shared_infos(captions=1))
+    return graph.build("start", inputs, graph.shared_infos(captions=1)).to_bytes()
 
 
 def build_step(decoder: Decoder, regions: int) -> bytes:
@@ -84,7 +84,7 @@ def build_step(decoder: Decoder, regions: int) -> bytes:
         graph.info("beta", "B", "N"),
         *(graph.info(name, "B", "N", hidden) for name in ("next_hidden", "next_cell")),
     ]
-    return graph.model("step", inputs, outputs)
+    return graph.build("step", inputs, outputs).to_bytes()
 
 
 def _translatable(decoder: Decoder) -> LSTMDecoder:

@@ -51,7 +51,7 @@ def to_onnx(checkpoint: Checkpoint, name: str, *, half: bool = True) -> OnnxMode
     rows, columns = encoder.grid
     regions = rows * columns
     graphs = {
-        "encoder.onnx": build_graph(encoder),
+        "encoder.onnx": build_graph(encoder).to_bytes(),
         "start.onnx": build_start(decoder, encoder.dimensions, regions),
         "step.onnx": build_step(decoder, regions),
     }

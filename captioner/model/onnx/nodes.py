@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
@@ -17,9 +19,33 @@ _SMALL = 1 << 15
 # A weight may be rounded by this share of the largest beside it: half precision has eleven binary digits.
 _HALF_ERROR = 2.0**-11
 
+Values = NDArray[Any]
+
 
 class Unsupported(ValueError):
     """The model holds an operation that has no translation here."""
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A graph as it is built and changed: its constants stay arrays until it is written down."""
+
+    name: str
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, Values]
+    inputs: Sequence[onnx.ValueInfoProto]
+    outputs: Sequence[onnx.ValueInfoProto]
+
+    def to_bytes(self) -> bytes:
+        """Return the graph as a serialised model."""
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        for name, values in self.constants.items():
+            # In place: numpy_helper.from_array and make_graph would copy weights three times.
+            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+            data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+            model.graph.initializer.add(name=name, dims=values.shape, data_type=kind, raw_data=data)
+        return bytes(model.SerializeToString())
 
 
 class GraphBuilder:
@@ -27,12 +53,12 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+        self.constants: dict[str, Values] = {}
 
-    def constant(self, values: np.ndarray[Any, Any]) -> str:
+    def constant(self, values: Values) -> str:
         """Add plain values."""
         name = f"constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(values, name))
+        self.constants[name] = values
         return name
 
     def parameter(self, values: torch.Tensor) -> str:
@@ -45,11 +71,11 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(operation, inputs, [output], **attributes))
         return output
 
-    def model(self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]) -> bytes:
-        """Return the whole as a serialised model."""
-        proto = helper.make_graph(self.nodes, name, inputs, outputs, self.constants)
-        model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-        return bytes(model.SerializeToString())
+    def build(
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+    ) -> BuiltGraph:
+        """Return the whole."""
+        return BuiltGraph(name, self.nodes, self.constants, inputs, outputs)
 
 
 def store_in_half(serialised: bytes) -> bytes:

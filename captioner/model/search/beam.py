@@ -18,7 +18,7 @@ from captioner.datasets.vocabulary import END, PAD, START
 from captioner.model.decoder import Decoder
 from captioner.model.regions import Regions
 from captioner.model.search.hypotheses import BackPointers, Choice, Finished, Hypothesis
-from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing, top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, next_word_scores, nothing, top_totals
 from captioner.model.search.sampling import sample
 from captioner.model.search_settings import SearchConfig
 
@@ -147,11 +147,12 @@ class _Beams:
         """
         count = scores.shape[1] // self.config.groups or 1  # beams of this group; at first all groups have but one
         first = group * count if scores.shape[1] > 1 else 0
-        totals = self.totals[:, first : first + count, None] + scores[:, first : first + count]  # (b, k, V)
+        beams = slice(first, first + count)
         # Twice as many as beams: each may end only once, so that all of them continue. What other groups said costs,
         # and each of these words may put one continuation of each beam behind others.
         others = sum(other.totals.shape[1] for other in before)
-        totals, places = top_scores(totals.flatten(1), 2 * self.width + others * count)  # (b, c)
+        wanted = 2 * self.width + others * count  # c
+        totals, places = top_totals(self.totals[:, beams], scores[:, beams], wanted)  # (b, c)
         parents, words = first + places // scores.shape[2], places % scores.shape[2]  # (b, c)
         if before:
             ranks = totals

@@ -80,19 +80,26 @@ def next_word_scores(
     return scores
 
 
-def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` best of scores (B, S), or all, the best first, and their places, as `Tensor.topk` does.
+def top_totals(totals: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` best sums of totals (B, k) and scores (B, k, V), or all, the best first, and their places.
 
-    They all lie in the chunks whose own best are among the best, so that only these need sorting.
+    They all lie in the chunks whose own best are among the best, so that only these are added up and sorted. The plain
+    line: (totals.unsqueeze(-1) + scores).flatten(1).topk(count, dim=1)
     """
-    chunks = scores.shape[1] // CHUNK
-    if chunks <= count:
-        return scores.topk(min(count, scores.shape[1]), dim=1)
-    whole = scores[:, : chunks * CHUNK].view(len(scores), chunks, CHUNK)  # (B, C, 32)
-    _, best = whole.amax(dim=-1).topk(count, dim=1, sorted=False)  # (B, count)
-    inside = torch.arange(CHUNK, device=scores.device)
-    rest = torch.arange(chunks * CHUNK, scores.shape[1], device=scores.device)  # what makes no whole chunk
-    candidates = (best.unsqueeze(-1) * CHUNK + inside).flatten(1)  # (B, count * 32)
-    candidates = torch.cat([candidates, rest.expand(len(scores), -1)], dim=1)
-    values, places = scores.gather(1, candidates).topk(count, dim=1)  # (B, count)
+    batch, beams, words = scores.shape
+    chunks = words // CHUNK
+    if beams * chunks <= count:
+        sums = (totals.unsqueeze(-1) + scores).flatten(1)  # (B, k * V)
+        return sums.topk(min(count, sums.shape[1]), dim=1)
+    # A chunk is every C-th word: a maximum over rows is faster than one within them.
+    whole = scores[..., : chunks * CHUNK].view(batch, beams, CHUNK, chunks)  # (B, k, 32, C)
+    best = totals.unsqueeze(-1) + whole.amax(dim=-2)  # (B, k, C)
+    _, best = best.flatten(1).topk(count, dim=1, sorted=False)  # (B, count)
+    inside = torch.arange(0, chunks * CHUNK, chunks, device=scores.device)
+    rest = torch.arange(chunks * CHUNK, words, device=scores.device)  # what makes no whole chunk
+    firsts = torch.arange(0, beams * words, words, device=scores.device).unsqueeze(-1)  # (k, 1)
+    candidates = (best // chunks * words + best % chunks).unsqueeze(-1) + inside  # (B, count, 32)
+    candidates = torch.cat([candidates.flatten(1), (firsts + rest).flatten().expand(batch, -1)], dim=1)
+    sums = totals.gather(1, candidates // words) + scores.flatten(1).gather(1, candidates)
+    values, places = sums.topk(count, dim=1)  # (B, count)
     return values, candidates.gather(1, places)

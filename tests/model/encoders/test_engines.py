@@ -122,5 +122,5 @@ def test_graph_is_a_valid_model(lite0: Encoder, tmp_path: Path) -> None:
 
     from captioner.model.encoders.onnx_graph import build_graph
 
-    (tmp_path / "encoder.onnx").write_bytes(build_graph(lite0))
+    (tmp_path / "encoder.onnx").write_bytes(build_graph(lite0).to_bytes())
     onnx.checker.check_model(str(tmp_path / "encoder.onnx"), full_check=True)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from captioner.model.bundled import find_model
 from captioner.model.checkpoint import load_checkpoint
@@ -14,7 +14,7 @@ from captioner.model.config import EncoderConfig
 from captioner.model.encoders import int8
 from captioner.model.encoders.encoder import Encoder, load_encoder
 from captioner.model.encoders.engines import make_engine
-from captioner.model.onnx.nodes import Unsupported
+from captioner.model.onnx.nodes import BuiltGraph, Unsupported
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "data" / "examples").glob("*.jpg"))
 
@@ -25,29 +25,26 @@ def dinov2() -> Encoder:
     return load_encoder(EncoderConfig("dinov2-small", size=56, layer="stride28+class", weights="random"))
 
 
-def norm_and_product(spread: float) -> bytes:
+def norm_and_product(spread: float) -> BuiltGraph:
     """A LayerNorm (2, 6) whose first feature is `spread` times the others, and a product (6, 3) behind it."""
     random = np.random.default_rng(0)
     gain = np.array([spread, 1, 1, 1, 1, 1], np.float32)
-    constants = {"gain": gain, "shift": gain / 3, "matrix": random.normal(size=(6, 3)).astype(np.float32)}
-    graph = helper.make_graph(
+    return BuiltGraph(
+        "toy",
         [
             helper.make_node("LayerNormalization", ["pixels", "gain", "shift"], ["normed"], axis=-1),
             helper.make_node("MatMul", ["normed", "matrix"], ["regions"]),
         ],
-        "toy",
+        {"gain": gain, "shift": gain / 3, "matrix": random.normal(size=(6, 3)).astype(np.float32)},
         [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [2, 6])],
         [helper.make_tensor_value_info("regions", TensorProto.FLOAT, [2, 3])],
-        [numpy_helper.from_array(values, name) for name, values in constants.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
 
 
-def run(model: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def run(graph: BuiltGraph) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(graph.to_bytes(), providers=["CPUExecutionProvider"])
     pixels = np.random.default_rng(1).normal(size=(2, 6)).astype(np.float32)
     (regions,) = session.run(["regions"], {"pixels": pixels})
     return np.asarray(regions)
@@ -73,15 +70,13 @@ def test_an_image_gives_the_same_regions_in_any_batch(dinov2: Encoder) -> None:
 
 
 def test_smoothing_alone_changes_no_result() -> None:
-    graph = int8._Graph(onnx.ModelProto.FromString(norm_and_product(spread=50)))
-    before = graph.constants["gain"]
-    graph.smooth()
-    after = graph.constants["gain"]
+    graph = norm_and_product(spread=50)
+    rounding = int8._Rounding(graph)
+    rounding.smooth()
+    before, after = graph.constants["gain"], rounding.constants["gain"]
     assert np.ptp(np.abs(after)) < np.ptp(np.abs(before)) / 5
-    for constant in graph.model.graph.initializer:
-        constant.CopyFrom(numpy_helper.from_array(graph.constants[constant.name], constant.name))
-    smoothed = run(bytes(graph.model.SerializeToString()))
-    np.testing.assert_allclose(smoothed, run(norm_and_product(spread=50)), rtol=1e-4, atol=1e-4)
+    smoothed = run(replace(graph, constants=rounding.constants))
+    np.testing.assert_allclose(smoothed, run(graph), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("spread", [1, 50])
@@ -92,16 +87,15 @@ def test_a_feature_that_stands_out_costs_the_others_little(spread: float) -> Non
 
 
 def test_products_are_of_integers() -> None:
-    nodes = onnx.ModelProto.FromString(int8.quantise(norm_and_product(spread=3))).graph.node
+    nodes = int8.quantise(norm_and_product(spread=3)).nodes
     assert [node.op_type for node in nodes].count("MatMulInteger") == 1
     assert "MatMul" not in {node.op_type for node in nodes}
 
 
 def test_a_network_without_products_is_refused() -> None:
-    model = onnx.ModelProto.FromString(norm_and_product(spread=3))
-    del model.graph.node[1]
+    graph = norm_and_product(spread=3)
     with pytest.raises(Unsupported, match="no matrix products"):
-        int8.quantise(model.SerializeToString())
+        int8.quantise(replace(graph, nodes=graph.nodes[:1]))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from captioner.model.config import MODES
 from captioner.model.decoder import Decoder
 from captioner.model.search.beam import beam_search, search
 from captioner.model.search.hypotheses import Hypothesis
-from captioner.model.search.next_words import ContentWords, NotFinite, top_scores
+from captioner.model.search.next_words import ContentWords, NotFinite, top_totals
 from captioner.model.search_settings import SearchConfig
 
 WORDS = [word for word in range(V) if word > UNKNOWN]
@@ -279,16 +279,20 @@ def test_weights_that_change_are_seen() -> None:
         check_hypothesis(decoder, regions[image], hypothesis, PLAIN)
 
 
-@pytest.mark.parametrize("width", [10, 63, 64, 700])
+@pytest.mark.parametrize("words", [10, 63, 64, 700])
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("count", [1, 7, 20])
-def test_top_scores_are_those_of_topk(width: int, count: int) -> None:
-    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
-    scores[1, 3:] = -math.inf
-    scores[2, : width - 4] = -math.inf
-    values, places = top_scores(scores, count)
-    expected, _ = scores.topk(min(count, width), dim=1)
+def test_top_totals_are_those_of_topk(words: int, beams: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(words)
+    totals, scores = torch.randn(5, beams, generator=generator), torch.randn(5, beams, words, generator=generator)
+    scores[1, :, 3:] = -math.inf
+    scores[2, :, : words - 4] = -math.inf
+    totals[3, 1:] = -math.inf
+    sums = (totals.unsqueeze(-1) + scores).flatten(1)  # (B, k * V)
+    values, places = top_totals(totals, scores, count)
+    expected, _ = sums.topk(min(count, sums.shape[1]), dim=1)
     assert torch.equal(values, expected)
-    assert torch.equal(scores.gather(1, places), expected)
+    assert torch.equal(sums.gather(1, places), expected)
     assert all(len(set(row)) == len(row) for row in places.tolist())
 
 
