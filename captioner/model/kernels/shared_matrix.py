@@ -103,7 +103,7 @@ def _as_autocast(values: Tensor) -> Tensor:
 def _product(inputs: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     if matrix.dim() > 2:
         return inputs @ matrix
-    return linear(inputs, matrix.t(), bias)
+    return linear(inputs.flatten(0, -2), matrix.t(), bias).view(*inputs.shape[:-1], -1)
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
