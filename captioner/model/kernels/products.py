@@ -64,6 +64,16 @@ def product(inputs: Tensor, matrix: Tensor) -> Tensor:
     return _onednn(inputs, matrix.t(), None) if is_for_onednn(inputs, matrix) else inputs @ matrix
 
 
+def weight_gradient(gradient: Tensor, inputs: Tensor) -> Tensor:
+    """Return the gradient (O, I) of a weight, of those (R, O) of the outputs and the inputs (R, I).
+
+    The plain line: gradient.t() @ inputs
+    """
+    if gradient.shape[1] > inputs.shape[1] and is_for_onednn(inputs, gradient):
+        return product(inputs.t(), gradient).t()  # what is on the left is copied; this copies less
+    return product(gradient.t(), inputs)
+
+
 def is_for_onednn(inputs: Tensor, matrix: Tensor) -> bool:
     """Tell whether a product is one that oneDNN does: on a CPU, in single precision, and not a small one."""
     single = inputs.dtype == matrix.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
@@ -90,6 +100,6 @@ class _Linear(Function):
         of_inputs, of_weight, of_bias = ctx.needs_input_grad
         return (
             product(gradient, weight) if of_inputs else None,
-            product(gradient.t(), inputs) if of_weight else None,
+            weight_gradient(gradient, inputs) if of_weight else None,
             gradient.sum(dim=0) if of_bias else None,
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from captioner.model.kernels.products import linear, product
+from captioner.model.kernels.products import linear, product, weight_gradient
 
 
 class Shared(Protocol):
@@ -81,8 +81,12 @@ class SharedMatrix:
         inputs, gradients = torch.cat(self.inputs, dim=-2), torch.cat(self.gradients, dim=-2)
         self.inputs.clear()
         self.gradients.clear()
-        # Transposed twice: the result lies in memory as the weight of a linear layer does, whose transpose this is.
-        matrix = _multiply(gradients.transpose(-1, -2), inputs).transpose(-1, -2) if self.matrix.requires_grad else None
+        matrix = None
+        if self.matrix.requires_grad:
+            # Transposed twice: the result lies in memory as the weight of a linear layer does, whose transpose this is.
+            flat = self.matrix.dim() == 2
+            of_weight = weight_gradient(gradients, inputs) if flat else gradients.transpose(-1, -2) @ inputs
+            matrix = of_weight.transpose(-1, -2)
         bias = gradients.flatten(0, -2).sum(dim=0) if self.bias is not None else None
         return matrix, bias
 
@@ -106,10 +110,6 @@ def _product(inputs: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     return linear(inputs.flatten(0, -2), matrix.t(), bias).view(*inputs.shape[:-1], -1)
 
 
-def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    return left @ right if right.dim() > 2 else product(left, right)
-
-
 class _Use(Function):
     """One step's product."""
 
@@ -129,6 +129,9 @@ class _Use(Function):
         shared.gradients.append(gradient.flatten(0, -2) if flat else gradient)
         of_inputs = None
         if ctx.needs_input_grad[0]:
-            rows = gradient.flatten(0, -2) if flat else gradient  # (R, O) or (..., N, O)
-            of_inputs = _multiply(rows, shared.matrix.transpose(-1, -2)).view(inputs.shape)
+            transposed = shared.matrix.transpose(-1, -2)  # (..., O, I)
+            if flat:
+                of_inputs = product(gradient.flatten(0, -2), transposed).view(inputs.shape)
+            else:
+                of_inputs = gradient @ transposed
         return of_inputs, gradient.new_zeros(()), None
