@@ -27,7 +27,7 @@ from captioner.commands.collection import Collection
 from captioner.commands.messages import announce, complain, report, say
 from captioner.commands.parser import UsageError, add_command
 from captioner.commands.screen import Screen
-from captioner.commands.startup import without_collecting
+from captioner.commands.startup import in_one_thread, without_collecting
 from captioner.figures.overlay_files import OverlayOptions, draw_overlays, overlay_path
 from captioner.files import printable
 from captioner.images.kinds import describe_unread
@@ -70,7 +70,7 @@ def run_caption(options: argparse.Namespace) -> int:
     )
     collection.check()
     announce(f"loading {model_name(folder)} ...", quiet=options.quiet)
-    with without_collecting():
+    with without_collecting(), in_one_thread():
         from captioner.captioning.captioner import load
 
         threads = cores_per_process()

@@ -23,3 +23,16 @@ def without_collecting() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Let torch load a model in one thread: at each of many small steps, several would only wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
