@@ -161,7 +161,7 @@ WRONG_USAGE = [
     ("train", "RECIPE; see `captioner train --help`"),
     ("evaluate x", "--out; see `captioner evaluate --help`"),
     ("evaluate x --out out", "there is nothing to evaluate; name a model"),
-    ("evaluate coco-tuned x --out out --device abacus", "device is 'abacus'"),
+    ("evaluate coco-fast x --out out --device abacus", "device is 'abacus'"),
     ("evaluate x --out out --length-power -1", "--length-power: '-1' is refused; it must be at least 0"),
     ("evaluate x y --out out --temperature 2", "temperature applies to sampling only"),
     ("export x", "DIR; see `captioner export --help`"),

@@ -79,7 +79,7 @@ UNUSED = ["torchvision", "timm", "matplotlib", "nltk", "pycocotools", "pandas", 
 COMPILER = ["torch._dynamo", "torch._inductor", "sympy", "triton"]
 
 
-@pytest.mark.parametrize("model", ["coco-tuned", "coco-best"])
+@pytest.mark.parametrize("model", ["coco-fast", "flickr8k-soft"])
 def test_captioning_an_image_imports_only_what_it_needs(model: str) -> None:
     script = f"""
 import sys

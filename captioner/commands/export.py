@@ -30,7 +30,7 @@ def add_export(commands: Any) -> None:
         "--web",
         action="store_true",
         help="write a static web page instead, which captions photographs in the visitor's browser and uploads "
-        "nothing (33 MB with coco-tuned, 74 MB with the default model)",
+        "nothing (74 MB with the default model)",
     )
     parser.add_argument(
         "--runtime",

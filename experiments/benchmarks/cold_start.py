@@ -1,7 +1,7 @@
 """Seconds from a cold start to the caption of one image, against those of `import torch` alone.
 
     python experiments/benchmarks/cold_start.py
-    python experiments/benchmarks/cold_start.py --image PHOTO.jpg --model coco-tuned --rounds 9
+    python experiments/benchmarks/cold_start.py --image PHOTO.jpg --model coco-best --rounds 9
 
 Both run in turn, each in a process of its own, so that a busy spell of the machine meets both; the first round, which
 reads the files from the disk, does not count.

@@ -42,7 +42,7 @@ NOT_RUN = {
     "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "is for several machines",
     "captioner evaluate flickr8k-soft data/flickr8k --split val --calibrate": "needs images; tests/evaluation runs it",
     "captioner export flickr8k-soft calibrated": "needs what the one before writes",
-    "captioner export coco-tuned page --web": "needs npm and a network; tests/web opens such pages",
+    "captioner export coco-fast page --web": "needs npm and a network; tests/web opens such pages",
     "captioner export runs/finetune page --web": "needs onnxruntime-web; tests/web opens such pages",
     "captioner cluster": "starts a cluster; tests/test_ray.py does too",
     "captioner serve": "does not end; the server that curl asks is one",
@@ -167,7 +167,7 @@ def programs() -> Iterator[tuple[Path, Block]]:
 )
 def test_the_programs_of_a_readme_run(path: Path, block: Block, world: Path) -> None:
     if "exported" in block.text:
-        assert main(["export", "coco-tuned", "exported", "--onnx"]) == 0
+        assert main(["export", "coco-fast", "exported", "--onnx"]) == 0
     if "features/" in block.text:
         assert main(["features", "data/flickr8k", "--encoder", "efficientnet-lite0", "--quiet"]) == 0
     exec(compile(block.text, str(path), "exec"), {"__name__": "__main__"})

@@ -191,7 +191,7 @@ def test_from_evaluation_to_captions(
         captioner.load(tmp_path / "calibrated", device="cpu")
 
 
-@pytest.mark.parametrize("arguments", [["data", "--human"], ["coco-tuned", "data", "--sample"]])
+@pytest.mark.parametrize("arguments", [["data", "--human"], ["coco-fast", "data", "--sample"]])
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["evaluate", *arguments, "--calibrate", "--out", str(tmp_path / "out")]) == 2
     assert "--calibrate needs a model, and a beam search" in capsys.readouterr().err
@@ -199,4 +199,4 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str], t
 
 def test_nowhere_to_write(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="calibrate needs a model, a beam search, and a folder out"):
-        captioner.evaluate("coco-tuned", tmp_path, calibrate=True)
+        captioner.evaluate("coco-fast", tmp_path, calibrate=True)

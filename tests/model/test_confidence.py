@@ -97,5 +97,5 @@ def test_export_takes_the_calibration_of_its_model_alone(tmp_path: Path) -> None
 
 
 def test_graphs_have_no_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "coco-tuned", str(tmp_path / "page"), "--onnx", "--confidence", "x.json"]) == 2
+    assert main(["export", "coco-fast", str(tmp_path / "page"), "--onnx", "--confidence", "x.json"]) == 2
     assert "--confidence is for a checkpoint" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.toy_checkpoints import make_checkpoint
@@ -41,11 +43,16 @@ def test_a_built_decoder_has_all_weights_of_its_checkpoint() -> None:
 
 
 def test_a_tuned_encoder_is_the_installed_one_with_the_tuned_weights() -> None:
-    checkpoint = load_checkpoint(PRETRAINED / "coco-tuned")
-    assert checkpoint.encoder_weights is not None
+    checkpoint = load_checkpoint(PRETRAINED / "flickr8k-soft")
+    installed = efficientnet_lite.load_pretrained("efficientnet-lite2").features.state_dict()
+    last = list(installed)[-12:]
+    tuned = {name: installed[name].half() + 1 for name in last if installed[name].is_floating_point()}
+    encoder = checkpoint.build_encoder()
+    encoder.trunk.load_state_dict(tuned, strict=False)
+    checkpoint = replace(checkpoint, encoder_weights=tuned, encoder_identity=encoder.identity())
     state = torch.get_rng_state()
     trunk = checkpoint.build_encoder().trunk.state_dict()
     assert torch.equal(torch.get_rng_state(), state)
-    installed = efficientnet_lite.load_pretrained("efficientnet-lite2").features.state_dict()
-    for name, weight in {**installed, **checkpoint.encoder_weights}.items():
+    assert len(tuned) > 5
+    for name, weight in {**installed, **tuned}.items():
         assert torch.equal(trunk[name], weight.to(trunk[name].dtype)), name

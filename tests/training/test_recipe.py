@@ -28,7 +28,6 @@ NAMES = [
         "coco-tuned",
         "coco-best",
         "coco-fast",
-        "coco-fast-tuned",
         "coco-flickr8k",
         "flickr8k-from-coco",
         "finetune",
@@ -131,7 +130,7 @@ def test_recipes_that_follow_one_another() -> None:
     assert (tuned.tuning.from_epoch, tuned.tuning.blocks) == (1, 6)
     after = load_recipe(RECIPES / "flickr8k-from-coco.yaml")
     assert tuned.start == "runs/coco-soft"
-    assert (both.start, after.start) == ("coco-tuned", "coco-best")
+    assert (both.start, after.start) == ("runs/coco-tuned", "coco-best")
     assert after.vocabulary.extend
 
 

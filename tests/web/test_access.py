@@ -175,7 +175,7 @@ def test_files_without_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str
             path.write_bytes(contents)
         elif contents is not None:
             path.mkdir()
-        assert main(["serve", "--model", "coco-tuned", "--token-file", str(path)]) == 1
+        assert main(["serve", "--model", "coco-fast", "--token-file", str(path)]) == 1
         said = capsys.readouterr().err
         assert str(path) in said
         assert said.count("\n") == 1

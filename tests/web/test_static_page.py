@@ -195,5 +195,5 @@ def test_a_package_without_the_files_is_named(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_wrong_usage(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "coco-tuned", "nowhere", *arguments]) == 2
+    assert main(["export", "coco-fast", "nowhere", *arguments]) == 2
     assert reason in capsys.readouterr().err

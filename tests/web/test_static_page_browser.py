@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 READY = "body[data-model=ready]"
 CAT = EXAMPLES / "cat.jpg"
-BUNDLED = "coco-tuned"  # the smallest of COCO
+BUNDLED = "coco-fast"
 ALLOWED = ("data:", "blob:", "file:")
 CUT_OFF: dict[str, Any] = {"offline": True}  # no network at all
 TOYS: dict[str, dict[str, Any]] = {

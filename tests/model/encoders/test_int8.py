@@ -51,7 +51,7 @@ def run(graph: BuiltGraph) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 
 def test_regions_of_trained_weights_are_close_in_8_bits() -> None:
-    encoder = load_checkpoint(find_model("coco-best")).build_encoder()
+    encoder = load_checkpoint(find_model("coco-fast")).build_encoder()
     pixels = [encoder.preprocessing.read(path).pixels for path in EXAMPLES[:3]]
     with make_engine(encoder, "onnx") as single, make_engine(encoder, "int8") as rounded:
         expected, regions = single(pixels).reshape(3, -1), rounded(pixels).reshape(3, -1)
