@@ -29,6 +29,7 @@ NOT_RUN = {
     "python experiments/benchmarks/": "takes minutes, and measures the machine",
     "python experiments/study.py": "trains a dozen models and more",
     "captioner evaluate runs/lectures-study/": "needs trainings of the study; other models are evaluated",
+    "captioner evaluate mixed-best": "needs what a script writes; other models are evaluated",
     "python experiments/glimpse_variance.py": "needs a run; tests/experiments runs it",
     "python experiments/search_settings.py": "needs the region cache of a data set",
     "python experiments/shared_images.py": "needs the region caches of two data sets",

@@ -62,7 +62,7 @@ def test_toys_say_the_same(name: str, settings: dict[str, Any], lite0: Encoder, 
 
 def test_the_default_model_says_the_same_in_half_precision(tmp_path: Path) -> None:
     assert main(["export", "coco-fast", str(tmp_path), "--onnx"]) == 0
-    check(load("coco-fast", device="cpu"), OnnxCaptioner(tmp_path), sorted(EXAMPLES.glob("*.jpg")))
+    check(load("coco-fast", device="cpu", engine="onnx"), OnnxCaptioner(tmp_path), sorted(EXAMPLES.glob("*.jpg")))
 
 
 def test_a_bundled_model_of_hard_attention_says_the_same(tmp_path: Path) -> None:
