@@ -103,7 +103,13 @@ def test_a_recipe_takes_a_step_and_searches_for_captions(
         assert [what for what, _, _ in recorder.shown][-1] == "validation"
     checkpoint = load_checkpoint(tmp_path / "run" / "last")
     assert checkpoint.encoder.name == experiment.encoder.name
-    grid = 4 if "paper" in recipe.stem or names == ["examples"] else 6 if transformer else 9
+    grid = (
+        4
+        if "paper" in recipe.stem or names == ["examples"]
+        else (experiment.encoder.size or 0) // 28
+        if transformer
+        else 9
+    )
     assert checkpoint.encoder_identity["grid"] == [grid, grid]
     assert len(checkpoint.vocabulary) > 8
     shutil.rmtree(tmp_path / "run")  # some are hundreds of megabytes

@@ -135,8 +135,8 @@ def test_a_bundled_model_says_the_same_of_the_examples(
     tmp_path: Path,
 ) -> None:
     names = write_page(to_onnx(load_checkpoint(find_model(BUNDLED)), BUNDLED), runtime, tmp_path)
-    assert sum((tmp_path / name).stat().st_size for name in names) < 40e6
-    captioner = load(BUNDLED, device="cpu")
+    assert sum((tmp_path / name).stat().st_size for name in names) < 80e6
+    captioner = load(BUNDLED, device="cpu", engine="onnx")
     with watched_page(browser, (tmp_path / PAGE).as_uri(), allowed=ALLOWED, **CUT_OFF) as watched:
         watched.page.wait_for_selector(READY)
         for path in sorted(EXAMPLES.glob("*.jpg")):
